@@ -1012,6 +1012,7 @@ WHOLE = {
         "prune_listeners",
         "any_token",
         "lock_admin_tokens",
+        "count_gates",
         "expired_tokens",
         "prune_listeners",
         "all_listeners",

@@ -25,7 +25,7 @@ from shoal.events.forwarder import EventFile, EventRetention, Forwarder, SinkMis
 from shoal.events.store import EventStore, WebhookStore
 from shoal.events.webhook import WAITS, DeliveryState, NewWebhook, Webhook, WebhookChange
 from shoal.events.webhooks import MOST_WEBHOOKS, Webhooks
-from shoal.serve import to_api
+from shoal.serve.resources.webhook import Webhook as ShownWebhook
 from tests.contract.conftest import Bench, Severed
 from tests.support.bad_http_server import Asked, BadServer, Line, bad_server, reply
 
@@ -340,7 +340,7 @@ async def test_changing_the_url_of_a_held_webhook_or_enabling_it_ends_the_hold(p
     await post.happen("crawl.started")
     await post.carry()
     held, _ = await post.webhooks.get(webhook.id)
-    assert to_api.webhook(held).held_until is not None
+    assert ShownWebhook.of(held).held_until is not None
     there = f"http://127.0.0.1:{post.server.port}/hook"
     seen = await post.webhooks.change(webhook.id, WebhookChange(url=there) if moved else WebhookChange(enabled=True))
     assert (seen.held_until, seen.failing_since) == (0, None)

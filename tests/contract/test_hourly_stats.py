@@ -22,7 +22,7 @@ from shoal.page_jobs.result import Result, ResultDelivery, Status
 from shoal.queue.job_admin_store import JobFilter
 from shoal.queue.recovery import BotLeasesLost
 from shoal.queue.states import JobState
-from shoal.serve import to_api
+from shoal.serve.resources.stats import Hour
 from tests.contract.conftest import Bench
 
 
@@ -32,7 +32,7 @@ def stats_writer(bench: Bench) -> HourlyStatsWriter:
 
 async def hours(bench: Bench, kind: str | None = None, back: int = 24) -> list[dict[str, object]]:
     seen, _ = await HourlyStatsReader(bench.database).read(back, kind, 10)
-    return [asdict(to_api.hour(one)) for one in seen]
+    return [asdict(Hour.of(one)) for one in seen]
 
 
 async def active_bots(bench: Bench) -> list[BotActivity]:

@@ -14,7 +14,7 @@ from shoal.queue import job_admin_store
 from shoal.queue.job import NewJob
 from shoal.queue.job_admin_store import JobFilter
 from shoal.queue.states import JobState
-from shoal.serve import to_api
+from shoal.serve.resources.job import Job
 from tests.contract.conftest import Bench, until_blocked
 from tests.support.nodes import register
 
@@ -78,7 +78,7 @@ async def test_a_short_page_of_results_has_a_cursor_to_continue(bench: Bench, mo
 async def test_a_response_shows_the_url_and_no_headers(bench: Bench) -> None:
     payload = '{"url": "http://joe:secret@example.org/a", "crawl_config": {"headers": {"Authorization": "hidden"}}}'
     job_id = await bench.enqueue(payload=payload, quota_keys=("project:a",))
-    answer = to_builtins(to_api.job(await bench.job_admin.get(job_id)))
+    answer = to_builtins(Job.of(await bench.job_admin.get(job_id)))
     assert answer["url"].endswith("@example.org/a")
     assert "secret" not in str(answer)
     assert "hidden" not in str(answer)

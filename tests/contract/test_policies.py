@@ -27,8 +27,9 @@ from shoal.queue.job import Lease
 from shoal.queue.job_admin import JobAdmin
 from shoal.queue.moves import JobMoved
 from shoal.queue.states import TERMINAL, GrantEnd, JobState
-from shoal.serve import to_api
-from shoal.serve.schemas import Freshness
+from shoal.serve.resources.job import JobExplained
+from shoal.serve.resources.policy import Freshness
+from shoal.serve.resources.policy import Policy as ShownPolicy
 from tests.contract.bad_bots import result_of
 from tests.contract.conftest import Bench
 
@@ -484,12 +485,12 @@ async def test_an_unknown_policy_is_not_found(plan: PlanBench) -> None:
 async def test_freshness_is_reported(plan: PlanBench) -> None:
     policy = await plan.make(frequency="1h")
     now, _ = await plan.policies.page_of()
-    assert to_api.policy(policy, now).freshness == Freshness(age_seconds=None, stale=False)
+    assert ShownPolicy.of(policy, now).freshness == Freshness(age_seconds=None, stale=False)
     await plan.pass_()
     await plan.end(await plan.take())
     seen = await plan.policies.get(policy.id)
     later = (seen.last_success_at or 0) + 2 * HOUR * 1_000_000
-    assert to_api.policy(seen, later).freshness == Freshness(age_seconds=2 * HOUR, stale=True)
+    assert ShownPolicy.of(seen, later).freshness == Freshness(age_seconds=2 * HOUR, stale=True)
     assert seen.staleness(later) == pytest.approx(timedelta(hours=2) / timedelta(hours=1))
 
 
@@ -498,9 +499,9 @@ async def test_a_weekly_policy_is_not_stale_before_its_next_time(plan: PlanBench
     monday = to_micros(datetime(2026, 3, 2, 6, 5, tzinfo=UTC))
     seen = dataclasses.replace(policy, last_success_at=monday)
     gone = dataclasses.replace(seen, spec=policy.spec.replace('"UTC"', '"Europe/Gone"'))
-    assert to_api.policy(gone, monday).timezone == "Europe/Gone"
-    assert not to_api.policy(seen, monday + 6 * 24 * HOUR * 1_000_000).freshness.stale
-    assert to_api.policy(seen, monday + 7 * 24 * HOUR * 1_000_000).freshness.stale
+    assert ShownPolicy.of(gone, monday).timezone == "Europe/Gone"
+    assert not ShownPolicy.of(seen, monday + 6 * 24 * HOUR * 1_000_000).freshness.stale
+    assert ShownPolicy.of(seen, monday + 7 * 24 * HOUR * 1_000_000).freshness.stale
 
 
 SITE = {"url": None, "seeds": ["http://example.org/"]}
@@ -552,5 +553,5 @@ async def test_a_job_is_explained_with_the_parts_of_its_priority(plan: PlanBench
     await plan.make(priority_base=60)
     await plan.pass_()
     lease = await plan.take()
-    said = to_api.job_explanation(await plan.bench.job_admin.explain(lease.fence.job_id))
+    said = JobExplained.with_facts(await plan.bench.job_admin.explain(lease.fence.job_id))
     assert said["priority_parts"] == {"importance": 60.0, "staleness": 5.0, "error_rate": 0.0, "signal": 0.0}

@@ -11,7 +11,7 @@ from shoal.base.settings_loader import load
 from shoal.base.signals import Signals
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.states import CrawlState
-from shoal.serve import to_api
+from shoal.serve.resources.crawl import Crawl
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving
 
 SECRET = {"Authorization": "Bearer hunter2", "X-Mine": "hunter2"}
@@ -111,7 +111,7 @@ async def test_a_crawl_goes_through_the_operators_proxy_by_its_label(sqlite_url:
             crawler = Crawler(app)
             seen = await crawler.crawl(site, proxy="eu")
             pages = await crawler.pages(seen)
-            assert to_api.crawl(seen).config["proxy"] == "eu"
+            assert Crawl.of(seen).config["proxy"] == "eu"
             with pytest.raises(InvalidInput, match="proxy 'us' is not the label of a configured proxy; use eu, or"):
                 await crawler.submit(site, proxy="us")
     assert pages["/"].title == "by proxy"

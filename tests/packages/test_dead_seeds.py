@@ -11,7 +11,7 @@ from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import CrawlState
 from shoal.pages.page import Page
 from shoal.pages.store import PageStore
-from shoal.serve import to_api
+from shoal.serve.resources.crawl import Crawl
 from tests.packages.conftest import Crawler, ScriptedSite, html, serving
 from tests.support.servers import free_port
 
@@ -101,7 +101,7 @@ async def test_a_crawl_counts_its_pages_by_the_class_of_their_status(crawler: Cr
     counts = seen.counts
     assert (counts.responses["4xx"], counts.responses["5xx"], counts.responses["none"]) == (1, 1, 0)
     assert sum(counts.responses.values()) == counts.pages
-    assert to_builtins(to_api.crawl(seen).responses) == counts.responses
+    assert to_builtins(Crawl.of(seen).responses) == counts.responses
     assert counts.errors == 0
 
 

@@ -19,11 +19,11 @@ from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.events.store import EventStore
 from shoal.process.local_analysis import analyze_locally
-from shoal.serve import to_api
 from shoal.serve.console.crawl_rows import row_of
 from shoal.serve.console.format import Formats
 from shoal.serve.console.journal_texts import text_of
 from shoal.serve.console.messages import ENGLISH, languages
+from shoal.serve.resources.crawl import Crawl
 from tests.packages.conftest import Crawler, ScriptedSite, html, serving
 
 PAGES = {
@@ -71,7 +71,7 @@ async def test_what_a_quarantine_left_out_is_counted_and_named(crawler: Crawler)
     rows = dict(rows_of(seen, totals, ()))
     assert rows["State"] == "completed (URLs in quarantine were left out)"
     assert rows["Cut off"] == sentence(crawl_id)
-    shown = to_api.crawl(seen)
+    shown = Crawl.of(seen)
     assert (shown.state_reason, shown.skipped) == ("drained_partly", {"trap": 2})
     reason = {"reason": "drained_partly", "skipped": {"trap": 2}, "message": sentence(crawl_id)}
     assert await end_event(crawler.app) == {"crawl_id": crawl_id, **reason}

@@ -19,7 +19,7 @@ from shoal.pages import warc
 from shoal.pages.bodies import place_of
 from shoal.process.runners import make_walker
 from shoal.queue.states import GrantEnd, give_back
-from shoal.serve import to_api
+from shoal.serve.resources.page import UrlExplained
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving, settings_for
 from tests.support import ledger
 
@@ -53,7 +53,7 @@ def robots(text: str) -> Answer:
 
 async def explained(crawler: Crawler, seen: CrawlStatus, url: str) -> dict[str, Any]:
     found = await crawler.app.frontier_admin.explain(seen.crawl.id, url, 2000)
-    return to_api.url_explanation(seen.crawl.id, found)
+    return UrlExplained.with_facts(seen.crawl.id, found)
 
 
 def is_exact(crawler: Crawler, seen: CrawlStatus) -> bool:

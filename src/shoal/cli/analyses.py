@@ -3,9 +3,19 @@
 import click
 
 from shoal.audit.reports.formats import FORMATS, FormatName
+from shoal.audit.states import AnalysisState
 from shoal.base.errors import UsageError
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
-from shoal.cli.output import facts_of, print_json, print_table, to_the_second
+from shoal.cli.output import (
+    Columns,
+    facts_of,
+    json_option,
+    limit_option,
+    print_json,
+    print_list,
+    print_table,
+    state_option,
+)
 from shoal.cli.report_files import ReportFiles, note_written, report_flags
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
@@ -14,8 +24,7 @@ from shoal.pages.export.part_file import Stdout
 from shoal.queue.reasons import reason_text
 
 ANALYSES = "/api/v1/analyses"
-
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+LISTED: Columns = {"id": "id", "state": "state", "crawl": "crawl_id", "findings": "findings", "created": "created_at"}
 
 
 @click.group(cls=CommandGroup)
@@ -25,32 +34,20 @@ def analyses() -> None:
 
 @analyses.command("ls")
 @click.option("--crawl", "crawl_id", metavar="ID", help="Show only analyses of this crawl.")
-@click.option(
-    "--state", type=click.Choice(["pending", "running", "success", "failed"]), help="Show only analyses in this state."
-)
-@click.option(
-    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, metavar="N", help="Show at most N."
-)
+@state_option(AnalysisState, "Show only analyses in this state.")
+@limit_option()
 @with_api_target
-@_json
+@json_option
 def list_analyses(crawl_id: str | None, state: str | None, limit: int, target: ApiTarget, as_json: bool) -> None:
     """List analyses, newest first."""
     items, more = run_on(target, lambda api: api.list(ANALYSES, limit, crawl_id=crawl_id, state=state))
-    if as_json:
-        print_json({"items": items, "next": more})
-        return
-    rows = [
-        [one["id"], one["state"], one["crawl_id"], one["findings"], to_the_second(one["created_at"])] for one in items
-    ]
-    print_table(["id", "state", "crawl", "findings", "created"], rows, "No analyses.")
-    if more is not None:
-        note("Not all are shown; raise --limit.")
+    print_list(items, more, LISTED, as_json=as_json, empty="No analyses.")
 
 
 @analyses.command()
 @click.argument("analysis_id", metavar="ID")
 @with_api_target
-@_json
+@json_option
 def show(analysis_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show an analysis, what it found, and the verdict of its gate."""
     analysis = run_on(target, lambda api: api.get(at(f"{ANALYSES}/{{}}", analysis_id)))

@@ -31,7 +31,7 @@ from shoal.cli.audit_summary import print_summary
 from shoal.cli.ci_commit import CiCommit, read_commit
 from shoal.cli.crawl import CrawlCommand, crawl_request
 from shoal.cli.options import crawl_flags, given_values, read_file
-from shoal.cli.output import print_json
+from shoal.cli.output import json_option, print_json
 from shoal.cli.report_files import ReportFiles, note_written, report_flags
 from shoal.observe.logs import note
 from shoal.pages.export.output import Outputs
@@ -39,7 +39,7 @@ from shoal.process.crawl_request import CrawlRequest
 from shoal.process.lifetime import quiet, reduce_collections
 from shoal.process.local_analysis import analyze_locally
 from shoal.queue.moves import JobMoved
-from shoal.serve import to_api
+from shoal.serve.resources.analysis import AnalysisDetail
 
 EXIT_CODES = {Outcome.PASSED: 0, Outcome.FAILED: 10, Outcome.INCONCLUSIVE: 12}
 ANALYSIS_FAILED = 13
@@ -67,7 +67,7 @@ ANALYSIS_FAILED = 13
     help="Resume the crawl of an audit that was interrupted, or analyze a crawl that has ended.",
 )
 @click.option("--store", metavar="URL", help="Store: sqlite:////path or postgresql://…; overrides DATABASE_URL.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def audit(
     urls: Sequence[str],
     gate: str | None,
@@ -179,7 +179,7 @@ async def _print(app: App, analysis: Analysis, output: AuditOutput) -> None:
     written = await output.reports.write(download)
     report = await load_report(analyses, analysis.id, 1)
     if output.as_json:
-        print_json(to_builtins(to_api.analysis_detail(analysis, list(report.codes), list(report.outcomes))))
+        print_json(to_builtins(AnalysisDetail.with_outcomes(analysis, list(report.codes), list(report.outcomes))))
     else:
         baseline = analysis.options.baseline
         earlier = None if baseline is None else (await analyses.get(baseline)).crawl_id

@@ -14,7 +14,7 @@ from shoal.base.machine import on_stop
 from shoal.base.settings import Settings
 from shoal.base.text import plural
 from shoal.cli.api_client import LOGIN_FIX, ApiTarget
-from shoal.cli.output import print_json, print_table
+from shoal.cli.output import json_option, print_json, print_table
 from shoal.cli.root import CommandGroup
 from shoal.observe.logs import note
 
@@ -63,8 +63,8 @@ def bot(
 @click.option("--server", metavar="URL", help="Check this server; overrides SHOAL_SERVER.")
 @click.option("--token", metavar="TOKEN", help="API token with the scope bot; overrides SHOAL_TOKEN.")
 @click.option("--token-file", metavar="FILE", help="Read the API token from this file; overrides SHOAL_TOKEN_FILE.")
-@click.option("--capability", type=click.Choice(("http", "js", "special")), default="http", show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--capability", type=click.Choice(CAPABILITIES), default="http", show_default=True)
+@json_option
 @click.pass_context
 def verify(
     context: click.Context,

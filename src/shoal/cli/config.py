@@ -6,7 +6,7 @@ import click
 
 from shoal.base.settings_loader import load
 from shoal.base.text import LONGEST, shorten
-from shoal.cli.output import print_json, print_table
+from shoal.cli.output import json_option, print_json, print_table
 from shoal.cli.root import CommandGroup
 
 LONGEST_SHOWN = 50  # characters of a value on a terminal; pipes get the full value
@@ -18,7 +18,7 @@ def config() -> None:
 
 
 @config.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def show(as_json: bool) -> None:
     """Print every setting with its value and its source. The source is flag, env, the path of a file, or default."""
     rows = load().shown()

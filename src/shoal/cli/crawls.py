@@ -15,7 +15,17 @@ from shoal.cli.crawls_dump import dump, load
 from shoal.cli.crawls_export import export
 from shoal.cli.crawls_follow import logs, wait, watch
 from shoal.cli.options import change_flags, changed_flag_of, changed_values
-from shoal.cli.output import facts_of, print_json, print_table, to_the_second
+from shoal.cli.output import (
+    Columns,
+    facts_of,
+    json_option,
+    limit_option,
+    print_json,
+    print_list,
+    print_table,
+    state_option,
+    to_the_second,
+)
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import found_at, in_bytes, print_rows
 from shoal.crawl.lifecycle.change import CrawlChange
@@ -25,13 +35,9 @@ from shoal.crawl.states import DRAINED_PARTLY, CrawlState, reason_text
 from shoal.observe.logs import note
 from shoal.pages.page import in_words as in_classes
 
-MOST = 1000  # per list
-LISTED = ["id", "state", "pages", "responses", "errors", "queued", "created", "seed"]
 POLITE = ["host", "pages", "per second", "delay", "robots.txt", "version", "asked delay", "pauses", "paused"]
 CRAWLS = "/api/v1/crawls"
 CRAWL = f"{CRAWLS}/{{}}"
-
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 @click.group(cls=CommandGroup)
@@ -40,33 +46,25 @@ def crawls() -> None:
 
 
 @crawls.command("ls")
-@click.option(
-    "--state", type=click.Choice([state.value for state in CrawlState]), help="Show only crawls in this state."
-)
+@state_option(CrawlState, "Show only crawls in this state.")
 @click.option("--project", metavar="NAME", help="Show only crawls of this project.")
 @click.option("--label", multiple=True, metavar="K=V", help="Show only crawls with this label. Repeatable.")
-@click.option(
-    "--limit", type=click.IntRange(1, MOST), default=50, show_default=True, metavar="N", help="Show at most N."
-)
+@limit_option()
 @click.option("--after", metavar="ID", help="Continue the list after this crawl.")
 @with_api_target
-@_json
+@json_option
 def list_crawls(limit: int, target: ApiTarget, as_json: bool, **wanted: Any) -> None:
     """List crawls, newest first."""
     items, more = run_on(target, lambda api: api.list(CRAWLS, limit, **wanted))
     last = items[-1]["id"] if more is not None else None
-    if as_json:
-        print_json({"items": items, "next": last})
-        return
-    print_table(LISTED, [_row(crawl) for crawl in items], "No crawls.")
-    if last is not None:
-        note(f"More crawls: `{target.command('crawls', 'ls', '--after', last)}`")
+    hint = f"More crawls: `{target.command('crawls', 'ls', '--after', last or '')}`"
+    print_list(items, last, LISTED, as_json=as_json, empty="No crawls.", hint=hint)
 
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
 @with_api_target
-@_json
+@json_option
 def show(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show one crawl. Prints its state, options, counts, quarantined patterns and hosts on hold."""
 
@@ -90,7 +88,7 @@ def show(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
 @with_api_target
-@_json
+@json_option
 def start(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Start a crawl that was stored with `shoal crawls add --hold`."""
     _move(target, crawl_id, "start", as_json)
@@ -99,7 +97,7 @@ def start(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
 @with_api_target
-@_json
+@json_option
 def pause(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Pause a crawl. Pages that were fetched are stored first."""
     _move(target, crawl_id, "pause", as_json)
@@ -108,7 +106,7 @@ def pause(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
 @with_api_target
-@_json
+@json_option
 def resume(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Resume a paused crawl on the workers. To resume it in this process, use `shoal crawl --resume ID`."""
     _move(target, crawl_id, "resume", as_json)
@@ -118,7 +116,7 @@ def resume(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
 @click.argument("crawl_id", metavar="ID")
 @click.option("--force", is_flag=True, help="Kill the crawl's processes if they do not stop within SHOAL_FORCE_GRACE.")
 @with_api_target
-@_json
+@json_option
 def stop(crawl_id: str, force: bool, target: ApiTarget, as_json: bool) -> None:
     """Stop a crawl. It cannot be resumed."""
     _move(target, crawl_id, "stop", as_json, {"force": True} if force else None)
@@ -139,7 +137,7 @@ def stop(crawl_id: str, force: bool, target: ApiTarget, as_json: bool) -> None:
 @click.option("--limit", metavar="N", help="Retry at most N URLs.")
 @click.option("--all", "every", is_flag=True, help="Retry all failed URLs.")
 @with_api_target
-@_json
+@json_option
 def retry(crawl_id: str, every: bool, target: ApiTarget, as_json: bool, **which: Any) -> None:
     """Retry failed URLs of a crawl. Without an option: resume a crawl that failed."""
     given = {name: value for name, value in which.items() if value}
@@ -158,7 +156,7 @@ def retry(crawl_id: str, every: bool, target: ApiTarget, as_json: bool, **which:
 @click.argument("crawl_id", metavar="ID")
 @change_flags
 @with_api_target
-@_json
+@json_option
 def set_options(crawl_id: str, target: ApiTarget, as_json: bool, **options: Any) -> None:
     """Change limits, filters or rate of a crawl that has not ended. `none` removes a limit or a filter."""
     change = CrawlChange.read(changed_values(options), strict=False, called=changed_flag_of)
@@ -173,7 +171,7 @@ def set_options(crawl_id: str, target: ApiTarget, as_json: bool, **options: Any)
 @click.argument("crawl_id", metavar="ID")
 @click.argument("pattern", metavar="PATTERN")
 @with_api_target
-@_json
+@json_option
 def release(crawl_id: str, pattern: str, target: ApiTarget, as_json: bool) -> None:
     """Release a URL pattern from quarantine. Its URLs are crawled, and it is not quarantined again. A completed crawl
     is queued again for them."""
@@ -196,7 +194,7 @@ def release(crawl_id: str, pattern: str, target: ApiTarget, as_json: bool) -> No
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
 @with_api_target
-@_json
+@json_option
 def rm(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Remove a crawl that has ended. Its pages, URLs and stored bodies are removed with it."""
 
@@ -219,7 +217,7 @@ def rm(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
 @with_api_target
-@_json
+@json_option
 def politeness(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show the rate, delays and pauses of each host."""
     receipt = run_on(target, lambda api: api.get(at(f"{CRAWL}/politeness", crawl_id)))
@@ -246,19 +244,20 @@ def _move(target: ApiTarget, crawl_id: str, verb: str, as_json: bool, body: Mapp
         print(f"{crawl['id']} is {crawl['state']}.")
 
 
-def _row(crawl: dict[str, Any]) -> list[object]:
-    counts = [
-        crawl["pages"],
-        in_classes(crawl["responses"], crawl["not_modified"]) or "-",
-        crawl["errors"],
-        crawl["queued"],
-    ]
-    partly = " (partly)" if crawl["state_reason"] == DRAINED_PARTLY else ""
-    return [crawl["id"], crawl["state"] + partly, *counts, to_the_second(crawl["created_at"]), _seeds(crawl["seeds"])]
-
-
 def _seeds(seeds: list[str]) -> str:
     return seeds[0] if len(seeds) == 1 else f"{seeds[0]} and {len(seeds) - 1} more"
+
+
+LISTED: Columns = {
+    "id": "id",
+    "state": lambda crawl: crawl["state"] + (" (partly)" if crawl["state_reason"] == DRAINED_PARTLY else ""),
+    "pages": "pages",
+    "responses": lambda crawl: in_classes(crawl["responses"], crawl["not_modified"]) or "-",
+    "errors": "errors",
+    "queued": "queued",
+    "created": "created_at",
+    "seed": lambda crawl: _seeds(crawl["seeds"]),
+}
 
 
 def _rows(crawl: dict[str, Any]) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from shoal.base.errors import InvalidInput
 from shoal.base.settings import Settings
 from shoal.base.text import shorten
 from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
-from shoal.cli.output import print_json, print_table
+from shoal.cli.output import json_option, print_json, print_table
 from shoal.cli.summary import print_rows
 from shoal.observe.logs import note
 from shoal.pages.export.part_file import PartFile
@@ -49,7 +49,7 @@ TITLES = {
     help="Show at most N differences of each kind.",
 )
 @with_api_target
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def diff(before: str, after: str, output: Sequence[str], limit: int, target: ApiTarget, as_json: bool) -> None:
     """Compare two crawls of a site. Shows pages added, removed and changed by field, and findings that are new, fixed
     or still open."""

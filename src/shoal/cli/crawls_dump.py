@@ -13,7 +13,7 @@ from shoal.app import opened
 from shoal.base.settings import Settings
 from shoal.base.text import plural
 from shoal.cli.api_client import ApiTarget, settings_of_store
-from shoal.cli.output import print_json
+from shoal.cli.output import json_option, print_json
 from shoal.cli.summary import print_line, summary
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import CrawlState
@@ -29,7 +29,6 @@ NEXT = {CrawlState.PAUSED: "resume", CrawlState.PENDING: "start", CrawlState.FAI
 """The command that continues a loaded crawl, by its state; crawls in other states have ended."""
 
 _store = click.option("--store", metavar="URL", help="Use this store; overrides DATABASE_URL.")
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 @click.command(epilog="Example: shoal crawls dump ID --output crawl.jsonl.gz")
@@ -47,7 +46,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
     help="Include header values, cookies and proxy passwords. Required to continue a crawl that uses any.",
 )
 @_store
-@_json
+@json_option
 def dump(crawl_id: str, output: str, with_secrets: bool, store: str | None, as_json: bool) -> None:
     """Dump a crawl, to load it into another store. Writes its options, frontier and pages as JSON lines, without
     stored bodies, logs and analyses. The crawl must be paused or have ended."""
@@ -87,7 +86,7 @@ async def _dump(settings: Settings, crawl_id: str, file: "DumpFile | DumpToStdou
     help="Allow the crawl to request its seeds at private addresses from this machine.",
 )
 @_store
-@_json
+@json_option
 def load(file: str, crawl_id: str | None, allow_private_seeds: bool, store: str | None, as_json: bool) -> None:
     """Load a crawl that `shoal crawls dump` wrote. FILE may be compressed with gzip; the default is - (standard
     input). The crawl keeps its state and continues when you resume it. An invalid dump stores nothing."""

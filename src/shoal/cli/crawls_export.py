@@ -13,6 +13,7 @@ from shoal.base.settings import Settings
 from shoal.base.text import plural
 from shoal.cli.api_client import PAGE, ApiClient, ApiTarget, at, run_on, with_api_target
 from shoal.cli.options import OUTPUT_HELP
+from shoal.cli.output import json_option
 from shoal.cli.summary import print_line
 from shoal.egress import Limits
 from shoal.observe.logs import note
@@ -32,7 +33,7 @@ CRAWL = "/api/v1/crawls/{}"
     "--status", multiple=True, metavar="S", help="Export only pages with this status: 404, 4xx, or error. Repeatable."
 )
 @with_api_target
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def export(crawl_id: str, output: Sequence[str], status: Sequence[str], target: ApiTarget, as_json: bool) -> None:
     """Write the pages of a crawl to files. For a running crawl, the pages fetched so far. WARC and Markdown are
     written from stored bodies and need direct access to the store."""

@@ -7,7 +7,7 @@ import click
 from shoal.app import database_of, wanted_version
 from shoal.base.clock import SystemClock
 from shoal.base.settings_loader import load
-from shoal.cli.output import print_json
+from shoal.cli.output import json_option, print_json
 from shoal.cli.root import CommandGroup
 
 
@@ -17,14 +17,14 @@ def db() -> None:
 
 
 @db.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def current(as_json: bool) -> None:
     """Show the schema version of the store. Also shows the version that this release of Shoal needs."""
     asyncio.run(_report(upgrade=False, as_json=as_json))
 
 
 @db.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def upgrade(as_json: bool) -> None:
     """Upgrade the schema of the store to the version this Shoal needs."""
     asyncio.run(_report(upgrade=True, as_json=as_json))

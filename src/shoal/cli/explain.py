@@ -8,7 +8,7 @@ from shoal.base.errors import InvalidInput
 from shoal.base.text import shorten
 from shoal.base.url import UrlRefusal
 from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
-from shoal.cli.output import facts_of, print_json
+from shoal.cli.output import facts_of, json_option, print_json
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
 from shoal.crawl.scope.seeds import SEED_FIX
@@ -23,7 +23,7 @@ def explain() -> None:
 @click.argument("crawl_id", metavar="CRAWL")
 @click.argument("url", metavar="URL")
 @with_api_target
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def url(crawl_id: str, url: str, target: ApiTarget, as_json: bool) -> None:
     """Explain what happened to URL in CRAWL, and why."""
     answer = run_on(target, lambda api: api.get(at("/api/v1/crawls/{}/explain", crawl_id), url=url))
@@ -38,7 +38,7 @@ def url(crawl_id: str, url: str, target: ApiTarget, as_json: bool) -> None:
 @explain.command()
 @click.argument("job_id", metavar="ID")
 @with_api_target
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def job(job_id: str, target: ApiTarget, as_json: bool) -> None:
     """Explain why a job waits, who runs it, or why it ended."""
     answer = run_on(target, lambda api: api.get(at("/api/v1/jobs/{}/explain", job_id)))
@@ -53,7 +53,7 @@ def job(job_id: str, target: ApiTarget, as_json: bool) -> None:
 @explain.command()
 @click.argument("node_id", metavar="ID")
 @with_api_target
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def node(node_id: str, target: ApiTarget, as_json: bool) -> None:
     """Explain why a node gets jobs, or why it gets none."""
     answer = run_on(target, lambda api: api.get(at("/api/v1/nodes/{}/explain", node_id)))

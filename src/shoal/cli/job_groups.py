@@ -12,8 +12,16 @@ from shoal.base.text import plural
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
 from shoal.cli.crawls_follow import duration_of
 from shoal.cli.options import read_file, read_header, read_label, read_rules_file, with_urls_named
-from shoal.cli.output import print_json, print_table, to_the_second
+from shoal.cli.output import (
+    Columns,
+    json_option,
+    limit_option,
+    print_json,
+    print_list,
+    state_option,
+)
 from shoal.observe.logs import note
+from shoal.page_jobs.group import GroupState
 
 JOBS = "/api/v1/jobs"
 GROUPS = "/api/v1/groups"
@@ -32,8 +40,6 @@ FLAGS = {
     "labels": "--label",
 }
 
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-
 
 @click.command(epilog="Example: shoal jobs add --file urls.txt --rules shop.toml --wait")
 @click.argument("urls", metavar="URL…", nargs=-1)
@@ -51,7 +57,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 @click.option("--wait", is_flag=True, help="Wait until all jobs have ended; exit with 1 unless all succeeded.")
 @click.option("--wait-timeout", metavar="D", help="With --wait, stop waiting after this long, such as 30s, 10m or 2h.")
 @with_api_target
-@_json
+@json_option
 def add(
     urls: tuple[str, ...],
     file: str | None,
@@ -94,7 +100,7 @@ def add(
 @click.option("--limit", type=click.IntRange(1, MOST), default=MOST, metavar="N", help="Show at most N.")
 @click.option("--cursor", metavar="C", help="Continue at this cursor: `next` of an earlier --json output.")
 @with_api_target
-@_json
+@json_option
 def results(group_id: str, limit: int, cursor: str | None, target: ApiTarget, as_json: bool) -> None:
     """Print the results of a job group. One JSON object per line, in the order in which the jobs ended; with the id of
     a job, the result of each of its attempts."""
@@ -126,28 +132,21 @@ def results(group_id: str, limit: int, cursor: str | None, target: ApiTarget, as
 
 
 @click.command()
-@click.option("--state", type=click.Choice(["open", "completed", "cancelled"]), help="Show only groups in this state.")
-@click.option(
-    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, metavar="N", help="Show at most N."
-)
+@state_option(GroupState, "Show only groups in this state.")
+@limit_option()
 @with_api_target
-@_json
+@json_option
 def groups(state: str | None, limit: int, target: ApiTarget, as_json: bool) -> None:
     """List job groups, newest first."""
     items, more = run_on(target, lambda api: api.list(GROUPS, limit, state=state))
-    if as_json:
-        print_json({"items": items, "next": more})
-        return
-    rows = [[one["id"], one["state"], one["total"], _counts(one), to_the_second(one["created_at"])] for one in items]
-    print_table(["id", "state", "total", "jobs", "created"], rows, "No job groups.")
-    if more is not None:
-        note("Not all are shown; raise --limit.")
+    columns: Columns = {"id": "id", "state": "state", "total": "total", "jobs": _counts, "created": "created_at"}
+    print_list(items, more, columns, as_json=as_json, empty="No job groups.")
 
 
 @click.command("cancel-group")
 @click.argument("group_id", metavar="GROUP")
 @with_api_target
-@_json
+@json_option
 def cancel_group(group_id: str, target: ApiTarget, as_json: bool) -> None:
     """Cancel the jobs of a group that have not ended."""
     group = run_on(target, lambda api: api.post(at(f"{GROUPS}/{{}}/cancel", group_id)))

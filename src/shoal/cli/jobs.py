@@ -10,10 +10,18 @@ from shoal.base.parsing import read_duration
 from shoal.base.text import plural
 from shoal.cli import job_groups
 from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
-from shoal.cli.output import facts_of, print_json, print_table, to_the_second
+from shoal.cli.output import (
+    Columns,
+    facts_of,
+    json_option,
+    limit_option,
+    print_json,
+    print_list,
+    state_option,
+    to_the_second,
+)
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
-from shoal.observe.logs import note
 from shoal.queue.job import attempts_made
 from shoal.queue.reasons import reason_text
 from shoal.queue.states import TERMINAL, JobState
@@ -21,10 +29,7 @@ from shoal.queue.states import TERMINAL, JobState
 JOBS, QUOTAS = "/api/v1/jobs", "/api/v1/quotas"
 MOST = 1000  # per list
 
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-_state = click.option(
-    "--state", type=click.Choice([state.value for state in JobState]), help="Select jobs in this state."
-)
+_state = state_option(JobState, "Select jobs in this state.")
 _kind = click.option("--kind", metavar="KIND", help="Select jobs of this kind: page, crawl or analysis.")
 _run = click.option("--run", "run_id", metavar="ID", help="Select jobs of this crawl, analysis or group.")
 
@@ -44,29 +49,22 @@ for command in job_groups.COMMANDS:
 @_run
 @click.option("--lane", metavar="LANE", help="Select jobs of this lane.")
 @click.option("--dead", is_flag=True, help="Select dead letters: jobs that failed or expired.")
-@click.option(
-    "--limit", type=click.IntRange(1, MOST), default=50, show_default=True, metavar="N", help="Show at most N."
-)
+@limit_option()
 @click.option("--cursor", metavar="CURSOR", help="Continue a list at this cursor.")
 @with_api_target
-@_json
+@json_option
 def list_jobs(limit: int, cursor: str | None, dead: bool, target: ApiTarget, as_json: bool, **which: Any) -> None:
     """List jobs, newest first."""
     which["dead"] = "true" if dead else None
     items, more = run_on(target, lambda api: api.list(JOBS, limit, cursor=cursor, **which))
-    if as_json:
-        print_json({"items": items, "next": more})
-        return
-    columns = ["id", "kind", "state", "attempts", "priority", "created", "about"]
-    print_table(columns, [_row(job) for job in items], "No such jobs.")
-    if more is not None:
-        note(f"More jobs: `{target.command('jobs', 'ls', '--cursor', more)}`")
+    hint = f"More jobs: `{target.command('jobs', 'ls', '--cursor', more or '')}`"
+    print_list(items, more, LISTED, as_json=as_json, empty="No such jobs.", hint=hint)
 
 
 @jobs.command()
 @click.argument("job_id", metavar="ID")
 @with_api_target
-@_json
+@json_option
 def show(job_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show a job and the history of its leases."""
     job = run_on(target, lambda api: api.get(at(f"{JOBS}/{{}}", job_id)))
@@ -85,7 +83,7 @@ def show(job_id: str, target: ApiTarget, as_json: bool) -> None:
 @_run
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Retry at most N jobs.")
 @with_api_target
-@_json
+@json_option
 def retry(
     job_id: str | None,
     dead: bool,
@@ -110,7 +108,7 @@ def retry(
 @jobs.command()
 @click.argument("job_id", metavar="ID")
 @with_api_target
-@_json
+@json_option
 def cancel(job_id: str, target: ApiTarget, as_json: bool) -> None:
     """Cancel a job. A result that arrives later is rejected."""
     _move(target, job_id, "cancel", as_json)
@@ -123,7 +121,7 @@ def cancel(job_id: str, target: ApiTarget, as_json: bool) -> None:
 @click.option("--older-than", metavar="D", help="Remove only jobs that ended longer ago than this, such as 7d.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Remove at most about N jobs.")
 @with_api_target
-@_json
+@json_option
 def purge(
     dead: bool,
     state: str | None,
@@ -155,7 +153,7 @@ def quota() -> None:
 @click.argument("key", metavar="KEY")
 @click.argument("most", metavar="N", type=int)
 @with_api_target
-@_json
+@json_option
 def set_quota(key: str, most: int, target: ApiTarget, as_json: bool) -> None:
     """Limit KEY to N running jobs. KEY is a quota key: project:NAME, label:NAME=VALUE or key:ANYTHING."""
     found = run_on(target, lambda api: api.put(at(f"{QUOTAS}/{{}}", key), {"most": most}), existing=False)
@@ -167,21 +165,18 @@ def set_quota(key: str, most: int, target: ApiTarget, as_json: bool) -> None:
 
 @quota.command("ls")
 @with_api_target
-@_json
+@json_option
 def list_quotas(target: ApiTarget, as_json: bool) -> None:
     """List quotas with the number of running and parked jobs."""
     items, more = run_on(target, lambda api: api.list(QUOTAS, MOST))
-    if as_json:
-        print_json({"items": items, "next": more})
-    else:
-        columns = ["scope", "most", "locked", "parked"]
-        print_table(["scope", "most", "run", "wait"], [[one[name] for name in columns] for one in items])
+    columns: Columns = {"scope": "scope", "most": "most", "run": "locked", "wait": "parked"}
+    print_list(items, more, columns, as_json=as_json, hint="Not all are shown.")
 
 
 @quota.command("rm")
 @click.argument("key", metavar="KEY")
 @with_api_target
-@_json
+@json_option
 def remove_quota(key: str, target: ApiTarget, as_json: bool) -> None:
     """Remove a quota."""
     run_on(target, lambda api: api.delete(at(f"{QUOTAS}/{{}}", key)))
@@ -217,12 +212,25 @@ def _move(target: ApiTarget, job_id: str, verb: str, as_json: bool) -> None:
         print(f"{job['id']} is {job['state']}.")
 
 
-def _row(job: dict[str, Any]) -> list[object]:
+def _state_of(job: dict[str, Any]) -> str:
     reason = reason_text(job["state_reason"])
-    state = f"{job['state']} ({reason})" if reason else job["state"]
-    attempts = f"{attempts_made(JobState(job['state']), job['attempts'], job['lease_epoch'])}/{job['max_attempts']}"
-    about = job["url"] or job["run_id"] or ""
-    return [job["id"], job["kind"], state, attempts, job["priority"], to_the_second(job["created_at"]), about]
+    return f"{job['state']} ({reason})" if reason else job["state"]
+
+
+def _attempts_of(job: Any) -> str:
+    made = attempts_made(JobState(job["state"]), job["attempts"], job["lease_epoch"])
+    return f"{made}/{job['max_attempts']}"
+
+
+LISTED: Columns = {
+    "id": "id",
+    "kind": "kind",
+    "state": _state_of,
+    "attempts": _attempts_of,
+    "priority": "priority",
+    "created": "created_at",
+    "about": lambda job: job["url"] or job["run_id"],
+}
 
 
 def _grant(grant: dict[str, Any]) -> str:

@@ -12,10 +12,10 @@ from shoal.base.clock import SystemClock
 from shoal.base.errors import RESPONSES, NotFound, UsageError, WaitTimedOut
 from shoal.base.text import plural
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
-from shoal.cli.output import facts_of, print_json, print_table, to_the_second
+from shoal.cli.output import facts_of, json_option, limit_option, print_json, print_table, state_option, to_the_second
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
-from shoal.fleet.states import COMMAND_LABELS, COMMANDS_ENDED, CommandState
+from shoal.fleet.states import COMMAND_LABELS, COMMANDS_ENDED, CommandState, NodeState
 from shoal.observe.logs import note
 
 C = TypeVar("C", bound=Callable[..., Any])
@@ -24,7 +24,6 @@ NODE = f"{NODES}/{{}}"
 MOST = 10_000  # per list
 POLL_SECONDS = 0.25
 
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _id = click.argument("node_id", metavar="ID")
 _reason = click.option("--reason", metavar="TEXT", default="", help="Why, for logs and `shoal explain node`.")
 
@@ -35,16 +34,10 @@ def nodes() -> None:
 
 
 @nodes.command("ls")
-@click.option(
-    "--state",
-    type=click.Choice(["connected", "paused", "draining", "drained", "lost"]),
-    help="Show only nodes in this state.",
-)
-@click.option(
-    "--limit", type=click.IntRange(1, MOST), default=200, show_default=True, metavar="N", help="Show at most N."
-)
+@state_option(NodeState, "Show only nodes in this state.")
+@limit_option(200, MOST)
 @with_api_target
-@_json
+@json_option
 def list_nodes(state: str | None, limit: int, target: ApiTarget, as_json: bool) -> None:
     """List nodes with their health scores."""
     items, more = run_on(target, lambda api: api.list(NODES, limit, state=state))
@@ -64,7 +57,7 @@ def list_nodes(state: str | None, limit: int, target: ApiTarget, as_json: bool) 
 @nodes.command()
 @_id
 @with_api_target
-@_json
+@json_option
 def show(node_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show a node: its health, its work and its newest commands."""
     node = run_on(target, lambda api: api.get(at(NODE, node_id)))
@@ -103,7 +96,7 @@ def with_command_options(command: C) -> C:
         help="Wait this long for the acknowledgement; 0 does not wait.",
     )
     @with_api_target
-    @_json
+    @json_option
     @wraps(command)
     def sent(node_id: str | None, all_nodes: bool, wait: float, target: ApiTarget, as_json: bool, **values: Any) -> Any:
         if (node_id is None) != all_nodes:

@@ -1,17 +1,36 @@
-"""Output of commands: data on stdout, progress on stderr; table headers are bold on a terminal."""
+"""Output of commands: data on stdout, progress on stderr; table headers are bold on a terminal. And the options that
+select it."""
 
 import json
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import click
 
 from shoal.base.text import escaped, visible
 from shoal.observe.logs import has_colour, note
 
+C = TypeVar("C", bound=Callable[..., Any])
+Columns = Mapping[str, str | Callable[[dict[str, Any]], object]]
+"""The columns of a table by heading: a field of the API object, or a function of it."""
+
 TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+def limit_option(default: int = 50, most: int = 1000) -> Callable[[C], C]:
+    kind = click.IntRange(1, most)
+    return click.option("--limit", type=kind, default=default, show_default=True, metavar="N", help="Show at most N.")
+
+
+def state_option(states: type[StrEnum], words: str) -> Callable[[C], C]:
+    return click.option("--state", type=click.Choice([state.value for state in states]), help=words)
 
 
 def print_json(value: Any) -> None:
@@ -80,6 +99,29 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty:
     widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
     head, *rest = [_aligned(line, widths) for line in lines]
     print("\n".join([f"\x1b[1m{head}\x1b[0m" if has_colour(sys.stdout) else head, *rest]))
+
+
+def print_list(
+    items: Sequence[dict[str, Any]],
+    more: str | None,
+    columns: Columns,
+    *,
+    as_json: bool,
+    empty: str = "Nothing to show.",
+    hint: str = "Not all are shown; raise --limit.",
+) -> None:
+    """Print what an API list returned, as JSON or as a table; if there is more, also how to see it."""
+    if as_json:
+        print_json({"items": items, "next": more})
+        return
+    print_table(list(columns), [[_cell(item, column) for column in columns.values()] for item in items], empty)
+    if more is not None:
+        note(hint)
+
+
+def _cell(item: dict[str, Any], column: str | Callable[[dict[str, Any]], object]) -> object:
+    value = item[column] if isinstance(column, str) else column(item)
+    return to_the_second(value) if isinstance(value, str) and TIME.fullmatch(value) else value
 
 
 def _aligned(line: Sequence[str], widths: Sequence[int]) -> str:

@@ -13,7 +13,16 @@ from shoal.base.errors import BadConfig, InvalidInput, ShoalError, UsageError
 from shoal.base.text import plural
 from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
 from shoal.cli.options import read_file, read_rules_file, with_urls_named
-from shoal.cli.output import facts_of, print_json, print_table, to_the_second
+from shoal.cli.output import (
+    Columns,
+    facts_of,
+    json_option,
+    limit_option,
+    print_json,
+    print_list,
+    print_table,
+    to_the_second,
+)
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
 from shoal.observe.logs import note
@@ -21,7 +30,6 @@ from shoal.pages.export.part_file import PartFile
 
 POLICIES = "/api/v1/policies"
 POLICY = f"{POLICIES}/{{}}"
-MOST = 1000  # per list
 OWNER_ONLY = 0o600
 FLAGS = {
     **{name: f"--{name}" for name in ("frequency", "cron", "timezone", "project")},
@@ -32,7 +40,6 @@ FLAGS = {
 LONGEST_CELL = 200  # characters of data in a table
 KINDS = {".csv": "text/csv", ".jsonl": "application/x-ndjson"}
 
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _id = click.argument("policy_id", metavar="ID")
 
 
@@ -67,7 +74,7 @@ def _fields(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--site", is_flag=True, help="Crawl the whole site from these URLs, instead of one page.")
 @_fields
 @with_api_target
-@_json
+@json_option
 def add(urls: tuple[str, ...], site: bool, target: ApiTarget, as_json: bool, **given: Any) -> None:
     """Create a policy for a page, or for a site with --site."""
     if not urls or (len(urls) > 1 and not site):
@@ -89,7 +96,7 @@ def add(urls: tuple[str, ...], site: bool, target: ApiTarget, as_json: bool, **g
 @_id
 @_fields
 @with_api_target
-@_json
+@json_option
 def change(policy_id: str, target: ApiTarget, as_json: bool, **given: Any) -> None:
     """Change fields of a policy; others stay unchanged. --label replaces all labels."""
     form = _form(given)
@@ -108,31 +115,24 @@ def change(policy_id: str, target: ApiTarget, as_json: bool, **given: Any) -> No
 @policies.command("ls")
 @click.option("--project", metavar="NAME", help="Select policies of this project.")
 @click.option("--enabled/--disabled", default=None, help="Show only enabled, or only disabled policies.")
-@click.option(
-    "--limit", type=click.IntRange(1, MOST), default=50, show_default=True, metavar="N", help="Show at most N."
-)
+@limit_option()
 @click.option("--cursor", metavar="CURSOR", help="Continue a list at this cursor.")
 @with_api_target
-@_json
+@json_option
 def list_policies(
     project: str | None, enabled: bool | None, limit: int, cursor: str | None, target: ApiTarget, as_json: bool
 ) -> None:
     """List policies, oldest first."""
     wanted = None if enabled is None else str(enabled).lower()
     items, more = run_on(target, lambda api: api.list(POLICIES, limit, project=project, enabled=wanted, cursor=cursor))
-    if as_json:
-        print_json({"items": items, "next": more})
-        return
-    columns = ["id", "when", "next run", "last success", "stale", "what"]
-    print_table(columns, [_row(policy) for policy in items], "No policies.")
-    if more is not None:
-        note(f"More policies: `{target.command('policies', 'ls', '--cursor', more)}`")
+    hint = f"More policies: `{target.command('policies', 'ls', '--cursor', more or '')}`"
+    print_list(items, more, LISTED, as_json=as_json, empty="No policies.", hint=hint)
 
 
 @policies.command()
 @_id
 @with_api_target
-@_json
+@json_option
 def show(policy_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show a policy and its next run."""
     policy = run_on(target, lambda api: api.get(at(POLICY, policy_id)))
@@ -144,12 +144,10 @@ def show(policy_id: str, target: ApiTarget, as_json: bool) -> None:
 
 @policies.command(epilog="Example: shoal policies results pol_01hr2v8k3m4n5p6q --limit 1")
 @_id
-@click.option(
-    "--limit", type=click.IntRange(1, MOST), default=20, show_default=True, metavar="N", help="Show at most N."
-)
+@limit_option(20)
 @click.option("--cursor", metavar="CURSOR", help="Continue a list at this cursor.")
 @with_api_target
-@_json
+@json_option
 def results(policy_id: str, limit: int, cursor: str | None, target: ApiTarget, as_json: bool) -> None:
     """List the results of a policy, newest first."""
     path = at(f"{POLICY}/results", policy_id)
@@ -170,7 +168,7 @@ def results(policy_id: str, limit: int, cursor: str | None, target: ApiTarget, a
 @click.argument("before", required=False, metavar="[JOB]")
 @click.argument("after", required=False, metavar="[JOB]")
 @with_api_target
-@_json
+@json_option
 def diff(policy_id: str, before: str | None, after: str | None, target: ApiTarget, as_json: bool) -> None:
     """Show what changed between two results of a policy. Give the ids of their jobs; the default is the last two
     successes."""
@@ -208,7 +206,7 @@ def _data(value: Any) -> str:
 @policies.command()
 @_id
 @with_api_target
-@_json
+@json_option
 def run(policy_id: str, target: ApiTarget, as_json: bool) -> None:
     """Run a policy now. Its schedule does not change."""
     made = run_on(target, lambda api: api.post(at(f"{POLICY}/run", policy_id)))
@@ -221,7 +219,7 @@ def run(policy_id: str, target: ApiTarget, as_json: bool) -> None:
 @policies.command()
 @_id
 @with_api_target
-@_json
+@json_option
 def enable(policy_id: str, target: ApiTarget, as_json: bool) -> None:
     """Enable a policy."""
     _turn(target, policy_id, "enable", as_json)
@@ -230,7 +228,7 @@ def enable(policy_id: str, target: ApiTarget, as_json: bool) -> None:
 @policies.command()
 @_id
 @with_api_target
-@_json
+@json_option
 def disable(policy_id: str, target: ApiTarget, as_json: bool) -> None:
     """Disable a policy."""
     _turn(target, policy_id, "disable", as_json)
@@ -239,7 +237,7 @@ def disable(policy_id: str, target: ApiTarget, as_json: bool) -> None:
 @policies.command()
 @_id
 @with_api_target
-@_json
+@json_option
 def rm(policy_id: str, target: ApiTarget, as_json: bool) -> None:
     """Remove a policy. A running job finishes."""
     run_on(target, lambda api: api.delete(at(POLICY, policy_id)))
@@ -253,7 +251,7 @@ def rm(policy_id: str, target: ApiTarget, as_json: bool) -> None:
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
 @click.option("--skip-bad", is_flag=True, help="Skip invalid lines; by default one invalid line rejects the file.")
 @with_api_target
-@_json
+@json_option
 def take_in(file: Path, skip_bad: bool, target: ApiTarget, as_json: bool) -> None:
     """Create policies from a .csv or .jsonl file, all or none. Invalid lines are listed."""
     from shoal.plan.importer import MAX_BAD
@@ -377,10 +375,11 @@ def _print_invalid(problems: Iterable[tuple[int, str]]) -> None:
         note(f"… and {plural(len(listed) - 20, 'line')} more")
 
 
-def _row(policy: dict[str, Any]) -> list[object]:
-    when = policy["frequency"] or policy["cron"]
-    what = policy["url"] or policy["seeds"][0]
-    off = "-" if policy["enabled"] else "disabled"
-    stale = "yes" if policy["freshness"]["stale"] else ""
-    times = [to_the_second(policy[name]) for name in ("next_run_at", "last_success_at")]
-    return [policy["id"], when, times[0] or off, times[1], stale, what]
+LISTED: Columns = {
+    "id": "id",
+    "when": lambda policy: policy["frequency"] or policy["cron"],
+    "next run": lambda policy: policy["next_run_at"] or ("-" if policy["enabled"] else "disabled"),
+    "last success": "last_success_at",
+    "stale": lambda policy: "yes" if policy["freshness"]["stale"] else "",
+    "what": lambda policy: policy["url"] or policy["seeds"][0],
+}

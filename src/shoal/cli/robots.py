@@ -11,7 +11,7 @@ from shoal.base.settings import Settings
 from shoal.base.settings_loader import load
 from shoal.base.text import redact_url
 from shoal.base.url import Url, UrlRefusal, canonical, origin
-from shoal.cli.output import print_json
+from shoal.cli.output import json_option, print_json
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
 from shoal.egress import AddressRule, Egress, Limits, endpoint
@@ -69,7 +69,7 @@ def robots() -> None:
 @click.argument("url", metavar="URL")
 @click.option("--user-agent", metavar="S", help="Check for this user agent; overrides SHOAL_USER_AGENT.")
 @click.option("--store", metavar="URL", help="Use the robots.txt cached in this store, as a crawl would.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def test(url: str, user_agent: str | None, store: str | None, as_json: bool) -> int:
     """Check whether URL may be fetched, and which rule decides. Exit code 0: allowed, 1: not allowed."""
     settings = load({"DATABASE_URL": store}).settings

@@ -15,7 +15,7 @@ from shoal.base.settings_loader import load
 from shoal.base.text import plural, shorten
 from shoal.cli.api_client import settings_of_store
 from shoal.cli.options import FLAGS, flag_of, given_values, read_rules_file
-from shoal.cli.output import print_json
+from shoal.cli.output import json_option, print_json
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
 from shoal.crawl.crawl import CrawlConfig
@@ -49,7 +49,7 @@ def rules() -> None:
 @click.argument("file", metavar="FILE")
 @click.argument("url", metavar="URL")
 @fetch_flags
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def test(file: str, url: str, as_json: bool, **options: Any) -> int:
     """Fetch URL and print what the rule set in FILE extracts. Exit code 1: a required field is missing."""
     alone = {"depth": 0, "scope": "page", "max_pages": 1, "sitemap": "off"}

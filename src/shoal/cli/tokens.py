@@ -7,18 +7,20 @@ import click
 from shoal.access.token import ROLES, TokenScope
 from shoal.base.text import visible
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
-from shoal.cli.output import facts_of, print_json, print_table, to_the_second
+from shoal.cli.output import Columns, facts_of, json_option, limit_option, print_json, print_list
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
 from shoal.observe.logs import note
 
 TOKENS = "/api/v1/tokens"
-MOST = 1000  # per list
-
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-_limit = click.option(
-    "--limit", type=click.IntRange(1, MOST), default=50, show_default=True, metavar="N", help="Show at most N."
-)
+LISTED: Columns = {
+    "id": "id",
+    "state": "state",
+    "scopes": lambda token: " ".join(token["scopes"]),
+    "expires": "expires_at",
+    "last used": "last_used_at",
+    "name": "name",
+}
 
 
 @click.group(cls=CommandGroup)
@@ -39,7 +41,7 @@ def tokens() -> None:
 @click.option("--node-id", metavar="ID", help="Node that may use the token; required for the role node.")
 @click.option("--expires-in", metavar="D", help="Expire the token after this long, such as 90d.  [default: never]")
 @with_api_target
-@_json
+@json_option
 def create(
     name: str,
     role: str | None,
@@ -77,25 +79,19 @@ def create(
 
 
 @tokens.command("ls")
-@_limit
+@limit_option()
 @with_api_target
-@_json
+@json_option
 def list_tokens(limit: int, target: ApiTarget, as_json: bool) -> None:
     """List tokens, newest first, including revoked and expired ones."""
     items, more = run_on(target, lambda api: api.list(TOKENS, limit))
-    if as_json:
-        print_json({"items": items, "next": more})
-        return
-    columns = ["id", "state", "scopes", "expires", "last used", "name"]
-    print_table(columns, [_row(token) for token in items], "No tokens.")
-    if more is not None:
-        note("Not all are shown; raise --limit.")
+    print_list(items, more, LISTED, as_json=as_json, empty="No tokens.")
 
 
 @tokens.command()
 @click.argument("token_id", metavar="ID")
 @with_api_target
-@_json
+@json_option
 def show(token_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show a token's name, scopes and use; never the token itself."""
     token = run_on(target, lambda api: api.get(at(f"{TOKENS}/{{}}", token_id)))
@@ -109,7 +105,7 @@ def show(token_id: str, target: ApiTarget, as_json: bool) -> None:
 @click.argument("token_id", metavar="ID")
 @click.option("--yes", is_flag=True, help="Revoke it even if it is the last valid admin token.")
 @with_api_target
-@_json
+@json_option
 def revoke(token_id: str, yes: bool, target: ApiTarget, as_json: bool) -> None:
     """Revoke a token. Every controller rejects it within a few seconds."""
     token = run_on(target, lambda api: api.post(at(f"{TOKENS}/{{}}/revoke", token_id), {"force": yes}))
@@ -121,9 +117,9 @@ def revoke(token_id: str, yes: bool, target: ApiTarget, as_json: bool) -> None:
 
 @tokens.command()
 @click.option("--subject", metavar="ID", help="Show only actions on this token, crawl or job.")
-@_limit
+@limit_option()
 @with_api_target
-@_json
+@json_option
 def log(subject: str | None, limit: int, target: ApiTarget, as_json: bool) -> None:
     """Show the audit log of administrative actions, newest first."""
 
@@ -131,23 +127,14 @@ def log(subject: str | None, limit: int, target: ApiTarget, as_json: bool) -> No
         return await api.list("/api/v1/audit-log", limit, subject=subject)
 
     items, more = run_on(target, look)
-    if as_json:
-        print_json({"items": items, "next": more})
-        return
-    columns = ["at", "who", "from", "act", "subject", "facts"]
-    print_table(columns, [_act(entry) for entry in items], "The audit log has no such entries.")
-    if more is not None:
-        note("Not all are shown; raise --limit.")
+    print_list(items, more, LOGGED, as_json=as_json, empty="The audit log has no such entries.")
 
 
-def _row(token: dict[str, Any]) -> list[object]:
-    times = [to_the_second(token[name]) for name in ("expires_at", "last_used_at")]
-    return [token["id"], token["state"], " ".join(token["scopes"]), *times, token["name"]]
+def _facts(entry: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {_text(value)}" for name, value in entry["facts"].items() if value is not None)
 
 
-def _act(entry: dict[str, Any]) -> list[object]:
-    facts = ", ".join(f"{name} {_text(value)}" for name, value in entry["facts"].items() if value is not None)
-    return [to_the_second(entry["at"]), entry["who"], entry["address"], entry["act"], entry["subject"], facts]
+LOGGED: Columns = {"at": "at", "who": "who", "from": "address", "act": "act", "subject": "subject", "facts": _facts}
 
 
 def _text(value: Any) -> str:

@@ -7,18 +7,16 @@ import click
 from shoal.base.errors import UsageError
 from shoal.base.text import plural
 from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
-from shoal.cli.output import facts_of, print_json, print_table, to_the_second
+from shoal.cli.output import facts_of, json_option, limit_option, print_json, print_list, print_table, state_option
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
-from shoal.events.webhook import WebhookState
+from shoal.events.webhook import DeliveryState, WebhookState
 from shoal.observe.logs import note
 
 WEBHOOKS = "/api/v1/webhooks"
 WEBHOOK = f"{WEBHOOKS}/{{}}"
-MOST = 1000
 NOT_ACCEPTED = 1  # exit code
 
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _id = click.argument("webhook_id", metavar="ID")
 
 
@@ -38,7 +36,7 @@ def webhooks() -> None:
 )
 @click.option("--secret", metavar="SECRET", help="Secret that signs the deliveries.  [default: generated]")
 @with_api_target
-@_json
+@json_option
 def add(url: str, events: tuple[str, ...], secret: str | None, target: ApiTarget, as_json: bool) -> None:
     """Send events to URL. The signing secret is printed once."""
     body = {"url": url, "events": list(events)} | ({"secret": secret} if secret else {})
@@ -47,7 +45,7 @@ def add(url: str, events: tuple[str, ...], secret: str | None, target: ApiTarget
 
 @webhooks.command("ls")
 @with_api_target
-@_json
+@json_option
 def list_webhooks(target: ApiTarget, as_json: bool) -> None:
     """List webhooks."""
     items = run_on(target, lambda api: api.get(WEBHOOKS))["items"]
@@ -61,7 +59,7 @@ def list_webhooks(target: ApiTarget, as_json: bool) -> None:
 @webhooks.command()
 @_id
 @with_api_target
-@_json
+@json_option
 def show(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show a webhook and the state of its queue."""
     webhook = run_on(target, lambda api: api.get(at(WEBHOOK, webhook_id)))
@@ -74,7 +72,7 @@ def show(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
 @webhooks.command()
 @_id
 @with_api_target
-@_json
+@json_option
 def enable(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
     """Enable a webhook. Events that it missed are delivered now."""
     _change(target, webhook_id, {"enabled": True}, as_json)
@@ -83,7 +81,7 @@ def enable(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
 @webhooks.command()
 @_id
 @with_api_target
-@_json
+@json_option
 def disable(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
     """Disable a webhook. Undelivered events are kept."""
     _change(target, webhook_id, {"enabled": False}, as_json)
@@ -92,7 +90,7 @@ def disable(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
 @webhooks.command()
 @_id
 @with_api_target
-@_json
+@json_option
 def rotate(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
     """Replace the signing secret. For a day, deliveries are signed with both the old and the new one."""
     _print_secret(run_on(target, lambda api: api.post(at(f"{WEBHOOK}/rotate", webhook_id))), as_json)
@@ -101,7 +99,7 @@ def rotate(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
 @webhooks.command()
 @_id
 @with_api_target
-@_json
+@json_option
 def test(webhook_id: str, target: ApiTarget, as_json: bool) -> int:
     """Send a signed test event to a webhook. The exit code is 1 if the webhook does not accept it."""
     outcome = run_on(target, lambda api: api.post(at(f"{WEBHOOK}/test", webhook_id)))
@@ -114,24 +112,16 @@ def test(webhook_id: str, target: ApiTarget, as_json: bool) -> int:
 
 @webhooks.command()
 @_id
-@click.option(
-    "--state", type=click.Choice(["waiting", "delivered", "dead"]), help="Show only deliveries in this state."
-)
-@click.option(
-    "--limit", type=click.IntRange(1, MOST), default=50, show_default=True, metavar="N", help="Show at most N."
-)
+@state_option(DeliveryState, "Show only deliveries in this state.")
+@limit_option()
 @with_api_target
-@_json
+@json_option
 def deliveries(webhook_id: str, state: str | None, limit: int, target: ApiTarget, as_json: bool) -> None:
     """List deliveries, newest first."""
     path = at(f"{WEBHOOK}/deliveries", webhook_id)
     items, more = run_on(target, lambda api: api.list(path, limit, state=state))
-    if as_json:
-        print_json({"items": items, "next": more})
-        return
-    rows = [item | {"next_at": to_the_second(item["next_at"])} for item in items]
-    columns = ["event_id", "event_type", "state", "attempts", "status", "next_at", "error"]
-    print_table([name.replace("_", " ") for name in columns], [[item[name] for name in columns] for item in rows])
+    columns = ("event_id", "event_type", "state", "attempts", "status", "next_at", "error")
+    print_list(items, more, {name.replace("_", " "): name for name in columns}, as_json=as_json)
 
 
 @webhooks.command(epilog="Example: shoal webhooks replay ID --since 2026-03-01T09:00:00Z --until 2026-03-01T12:00:00Z")
@@ -140,7 +130,7 @@ def deliveries(webhook_id: str, state: str | None, limit: int, target: ApiTarget
 @click.option("--since", metavar="TIME", help="Replay events from this time on.")
 @click.option("--until", metavar="TIME", help="Replay events before this time.")
 @with_api_target
-@_json
+@json_option
 def replay(webhook_id: str, target: ApiTarget, as_json: bool, **which: str | None) -> None:
     """Deliver events again, with the same ids."""
     body = {name: value for name, value in which.items() if value}
@@ -156,7 +146,7 @@ def replay(webhook_id: str, target: ApiTarget, as_json: bool, **which: str | Non
 @webhooks.command()
 @_id
 @with_api_target
-@_json
+@json_option
 def rm(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
     """Remove a webhook and its queue."""
     run_on(target, lambda api: api.delete(at(WEBHOOK, webhook_id)))

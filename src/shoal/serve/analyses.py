@@ -22,10 +22,10 @@ from shoal.base.errors import InvalidInput, NotFound, StateConflict
 from shoal.base.forge_commit import ForgeCommit
 from shoal.base.request_form import Form, describe
 from shoal.crawl.crawl import Name
-from shoal.serve import examples, schemas, to_api
 from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
 from shoal.serve.pagination import Paging, number_of, page_of, text_of
 from shoal.serve.problems import Json
+from shoal.serve.resources.analysis import Analysis, AnalysisDetail, AnalysisList, Finding, FindingList
 
 ARTIFACT_TYPE: Final = "application/octet-stream"
 File = Annotated[str, Meta(extra_json_schema={"format": "binary"})]
@@ -73,9 +73,9 @@ class AnalysisApi:
         summary="Analyze a crawl.",
         body=NewAnalysisForm,
         status=202,
-        response=schemas.Analysis,
+        response=Analysis,
         request_example={"crawl_id": "crl_01hr2v8k3m4n5p6q", "gate": "release", "baseline": "previous"},
-        response_example=examples.ANALYSIS | {"state": "pending", "findings": None, "verdict": None},
+        response_example=Analysis.example | {"state": "pending", "findings": None, "verdict": None},
         problems=[NotFound, StateConflict],
     )
     async def create_analysis(self, request: EndpointRequest[NewAnalysisForm, Nothing]) -> Response:
@@ -89,7 +89,7 @@ class AnalysisApi:
             gate = (await self._gates.get(form.gate)).gate
         options = AnalysisOptions(gate, form.gate, commit=form.commit)
         analysis = await self._analyses.submit(form.crawl_id, options, form.baseline)
-        return Json(to_api.analysis(analysis), 202, {"Location": f"/api/v1/analyses/{analysis.id}"})
+        return Json(Analysis.of(analysis), 202, {"Location": f"/api/v1/analyses/{analysis.id}"})
 
     @endpoint(
         "GET",
@@ -97,32 +97,30 @@ class AnalysisApi:
         scope=TokenScope.READ,
         summary="List analyses, newest first.",
         query=AnalysisQuery,
-        response=schemas.AnalysisList,
-        response_example={"items": [examples.ANALYSIS], "next": "MTI"},
+        response=AnalysisList,
     )
-    async def list_analyses(self, request: EndpointRequest[Nothing, AnalysisQuery]) -> schemas.AnalysisList:
+    async def list_analyses(self, request: EndpointRequest[Nothing, AnalysisQuery]) -> AnalysisList:
         """A crawl with the option `analyze` is analyzed when it completes."""
         query = request.query
         found = await self._analyses.newest(
             after=number_of(query.cursor), limit=query.limit + 1, state=query.state, crawl_id=query.crawl_id
         )
         analyses, more = page_of(found, query.limit, lambda analysis: analysis.number)
-        return schemas.AnalysisList(items=[to_api.analysis(one) for one in analyses], next=more)
+        return AnalysisList(items=[Analysis.of(one) for one in analyses], next=more)
 
     @endpoint(
         "GET",
         "/api/v1/analyses/{analysis_id}",
         scope=TokenScope.READ,
         summary="Show an analysis.",
-        response=schemas.AnalysisDetail,
-        response_example=examples.ANALYSIS_DETAIL,
+        response=AnalysisDetail,
         problems=[NotFound],
     )
-    async def show_analysis(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.AnalysisDetail:
+    async def show_analysis(self, request: EndpointRequest[Nothing, Nothing]) -> AnalysisDetail:
         """The response has the findings by code, how each analyzer ended, and the verdict of the gate."""
         analysis = await self._analyses.get(request.path_param("analysis_id"))
         counts, outcomes = await self._analyses.counts(analysis.id), await self._analyses.outcomes(analysis.id)
-        return to_api.analysis_detail(analysis, counts, outcomes, await self._analyses.commit_status(analysis.id))
+        return AnalysisDetail.with_outcomes(analysis, counts, outcomes, await self._analyses.commit_status(analysis.id))
 
     @endpoint(
         "GET",
@@ -130,11 +128,10 @@ class AnalysisApi:
         scope=TokenScope.READ,
         summary="List the findings of an analysis.",
         query=FindingQuery,
-        response=schemas.FindingList,
-        response_example={"items": [examples.FINDING], "next": None},
+        response=FindingList,
         problems=[NotFound],
     )
-    async def list_findings(self, request: EndpointRequest[Nothing, FindingQuery]) -> schemas.FindingList:
+    async def list_findings(self, request: EndpointRequest[Nothing, FindingQuery]) -> FindingList:
         """Ordered by code. If a code has very many findings, only some of them are stored; `codes` of the analysis has
         the exact numbers. Findings are available once the analysis has succeeded."""
         query = request.query
@@ -146,7 +143,7 @@ class AnalysisApi:
             severity=query.severity,
         )
         shown, more = page_of(found, query.limit, lambda one: f"{one[0].code} {one[0].number}")
-        return schemas.FindingList(items=[to_api.finding(finding) for _, finding in shown], next=more)
+        return FindingList(items=[Finding.of(finding) for _, finding in shown], next=more)
 
     @endpoint(
         "GET",

@@ -17,13 +17,19 @@ from shoal.page_jobs.bots import Bots, Pull
 from shoal.page_jobs.leasing import PageTask
 from shoal.page_jobs.result import Result, ResultDelivery, Status
 from shoal.queue.job import Fence
-from shoal.serve import examples, schemas, to_api
 from shoal.serve.authentication import caller_of
 from shoal.serve.disconnect import disconnect
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.resources.bot import BotJob, Heartbeat, PulledJobs, Pushed, PushedBatch, PushedItem
 
 MOST_JOBS = 100  # per pull, and per batch of results
 LONGEST_WAIT = 30
+RESULT_EXAMPLE: dict[str, Any] = {
+    "epoch": 1,
+    "status": "success",
+    "data": {"name": "Anchor", "price": "3.50"},
+    "meta": {"crawl_duration": 0.21, "html_hash": "9f2c"},
+}
 
 Epoch = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Name = Annotated[str, matching(r"^[A-Za-z0-9_.:@-]{1,100}\Z", "1 to 100 letters, digits and `_.:@-`")]
@@ -109,12 +115,11 @@ class BotApi:
         scope=TokenScope.BOT,
         summary="Pull page jobs that match the bot's capabilities.",
         body=PullForm,
-        response=schemas.PulledJobs,
+        response=PulledJobs,
         request_example={"bot_id": "spider-1", "capabilities": ["http"], "max": 10, "wait_seconds": 20},
-        response_example={"jobs": [examples.BOT_JOB]},
         problems=[RateLimited],
     )
-    async def pull_jobs(self, request: EndpointRequest[PullForm, Nothing]) -> schemas.PulledJobs:
+    async def pull_jobs(self, request: EndpointRequest[PullForm, Nothing]) -> PulledJobs:
         """Each job is leased to this token until the lease expires; a heartbeat renews it. A job is returned only when
         the rate limit of its host allows a request now. If there is no job, `jobs` is empty."""
         form = request.body
@@ -123,7 +128,7 @@ class BotApi:
         tasks = await self._bots.look(pull)
         if not tasks and form.wait_seconds:
             tasks = await self._wait(request.http, pull, form.wait_seconds)
-        return schemas.PulledJobs(jobs=[to_api.bot_job(task) for task in tasks])
+        return PulledJobs(jobs=[BotJob.of(task) for task in tasks])
 
     @endpoint(
         "POST",
@@ -131,17 +136,17 @@ class BotApi:
         scope=TokenScope.BOT,
         summary="Renew the lease of a job.",
         body=HeartbeatForm,
-        response=schemas.Heartbeat,
+        response=Heartbeat,
         request_example={"epoch": 1},
         response_example={"ttl_seconds": 600.0, "cancelled": False},
         problems=[LeaseLost],
     )
-    async def send_heartbeat(self, request: EndpointRequest[HeartbeatForm, Nothing]) -> schemas.Heartbeat:
+    async def send_heartbeat(self, request: EndpointRequest[HeartbeatForm, Nothing]) -> Heartbeat:
         """If `cancelled` is true, stop working on the job: its result will be rejected."""
         beat = await self._bots.beat(
             caller_of(request.http).who, _fence(request.path_param("job_id"), request.body.epoch)
         )
-        return schemas.Heartbeat(ttl_seconds=beat.ttl_seconds, cancelled=beat.cancelled)
+        return Heartbeat(ttl_seconds=beat.ttl_seconds, cancelled=beat.cancelled)
 
     @endpoint(
         "POST",
@@ -149,19 +154,19 @@ class BotApi:
         scope=TokenScope.BOT,
         summary="Push the result of a job.",
         body=ResultForm,
-        response=schemas.Pushed,
-        request_example=examples.BOT_RESULT,
+        response=Pushed,
+        request_example=RESULT_EXAMPLE,
         response_example={"job_id": "job_01hr2v8k3m4n5p6q", "state": "DONE"},
         problems=[LeaseLost, TooLarge],
     )
-    async def push_result(self, request: EndpointRequest[ResultForm, Nothing]) -> schemas.Pushed:
+    async def push_result(self, request: EndpointRequest[ResultForm, Nothing]) -> Pushed:
         """Sending the same result again returns the same response. A result without a valid lease is rejected with 409
         and changes nothing. A success that lacks a required field of its rule set counts as a fail."""
         delivery = self._delivery(request.path_param("job_id"), request.body, "")
         [receipt] = await self._bots.settle(caller_of(request.http).who, [delivery])
         if receipt.state is None:
             raise LeaseLost(delivery.fence.job_id, delivery.fence.epoch)
-        return to_api.pushed(receipt)
+        return Pushed.of(receipt)
 
     @endpoint(
         "POST",
@@ -169,18 +174,18 @@ class BotApi:
         scope=TokenScope.BOT,
         summary="Push the results of several jobs.",
         body=BatchForm,
-        response=schemas.PushedBatch,
-        request_example={"results": [{"job_id": "job_01hr2v8k3m4n5p6q", **examples.BOT_RESULT}]},
+        response=PushedBatch,
+        request_example={"results": [{"job_id": "job_01hr2v8k3m4n5p6q", **RESULT_EXAMPLE}]},
         response_example={"results": [{"job_id": "job_01hr2v8k3m4n5p6q", "status": 200, "state": "DONE"}]},
         problems=[TooLarge],
     )
-    async def push_results(self, request: EndpointRequest[BatchForm, Nothing]) -> schemas.PushedBatch:
+    async def push_results(self, request: EndpointRequest[BatchForm, Nothing]) -> PushedBatch:
         """Each result is processed on its own and has its own status: 200, or 409 with the code `lease_lost`. A batch
         with an invalid item is rejected as a whole."""
         items = request.body.results
         deliveries = [self._delivery(one.job_id, one, f"results[{place}].") for place, one in enumerate(items)]
         receipts = await self._bots.settle(caller_of(request.http).who, deliveries)
-        return schemas.PushedBatch(results=[to_api.pushed_item(receipt) for receipt in receipts])
+        return PushedBatch(results=[PushedItem.of(receipt) for receipt in receipts])
 
     async def _wait(self, request: Request, pull: Pull, seconds: float) -> list[PageTask]:
         """Wait for a job, until the time is up or the bot disconnects, so that another bot can get the job."""

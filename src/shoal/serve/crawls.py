@@ -22,11 +22,12 @@ from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.lifecycle.failed_urls import FailedUrls
 from shoal.crawl.states import CrawlState
-from shoal.serve import examples, schemas, to_api
 from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
 from shoal.serve.idempotency import respond_once
 from shoal.serve.pagination import Paging, number_of, page_of
 from shoal.serve.problems import Json
+from shoal.serve.resources.crawl import NEW_CRAWL, Crawl, CrawlDetail, CrawlList, CrawlRemoval, CrawlRetried
+from shoal.serve.resources.page import Trap, TrapList, TrapReleased, UrlExplained
 
 REMOVE_SECONDS = 10.0  # after which a removal goes on without the request
 LAST_CRAWL = 2**31 - 1  # the largest number of a crawl
@@ -87,8 +88,8 @@ class CrawlApi:
         summary="Start a crawl.",
         body=CrawlConfig,
         status=202,
-        response=schemas.Crawl,
-        response_example=examples.NEW_CRAWL,
+        response=Crawl,
+        response_example=NEW_CRAWL,
         request_example={"seeds": ["https://example.com/"], "depth": 2, "max_pages": 500, "labels": {"team": "search"}},
         idempotency_key=True,
     )
@@ -104,11 +105,10 @@ class CrawlApi:
         scope=TokenScope.READ,
         summary="List crawls, newest first.",
         query=CrawlListQuery,
-        response=schemas.CrawlList,
-        response_example={"items": [examples.CRAWL], "next": "MTI"},
+        response=CrawlList,
         problems=[NotFound],
     )
-    async def list_crawls(self, request: EndpointRequest[Nothing, CrawlListQuery]) -> schemas.CrawlList:
+    async def list_crawls(self, request: EndpointRequest[Nothing, CrawlListQuery]) -> CrawlList:
         query = request.query
         after = None if query.after is None else (await self._crawls.get(query.after)).crawl.number
         found = await self._crawls.newest(
@@ -119,21 +119,20 @@ class CrawlApi:
             labels=labels_of(query.label),
         )
         crawls, more = page_of(found, query.limit, lambda status: status.crawl.number)
-        return schemas.CrawlList(items=[to_api.crawl(one) for one in crawls], next=more)
+        return CrawlList(items=[Crawl.of(one) for one in crawls], next=more)
 
     @endpoint(
         "GET",
         "/api/v1/crawls/{crawl_id}",
         scope=TokenScope.READ,
         summary="Show a crawl.",
-        response=schemas.CrawlDetail,
-        response_example=examples.CRAWL | {"held_hosts": [examples.HELD_HOST], "failed_seeds": [], "dead_seeds": []},
+        response=CrawlDetail,
         problems=[NotFound],
     )
-    async def show_crawl(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.CrawlDetail:
+    async def show_crawl(self, request: EndpointRequest[Nothing, Nothing]) -> CrawlDetail:
         crawl_id = request.path_param("crawl_id")
         status = await self._crawls.get(crawl_id)
-        return to_api.crawl_detail(status, await self._crawls.held_hosts(crawl_id))
+        return CrawlDetail.with_hosts(status, await self._crawls.held_hosts(crawl_id))
 
     @endpoint(
         "PATCH",
@@ -142,17 +141,14 @@ class CrawlApi:
         summary="Change the limits, filters or speed of a crawl while it runs.",
         body=CrawlChange,
         needs_body=True,
-        response=schemas.Crawl,
-        response_example=examples.CRAWL,
+        response=Crawl,
         request_example={"max_pages": 2000, "exclude": ["/calendar/"], "speed": "slow"},
         problems=[NotFound, StateConflict],
     )
-    async def change_crawl(self, request: EndpointRequest[CrawlChange, Nothing]) -> schemas.Crawl:
+    async def change_crawl(self, request: EndpointRequest[CrawlChange, Nothing]) -> Crawl:
         """Fields that are absent do not change; `null` removes a limit. Workers apply the change from their next commit
         on."""
-        return to_api.crawl(
-            await self._crawls.change(request.path_param("crawl_id"), request.body, audit=request.audit)
-        )
+        return Crawl.of(await self._crawls.change(request.path_param("crawl_id"), request.body, audit=request.audit))
 
     @endpoint(
         "DELETE",
@@ -160,7 +156,7 @@ class CrawlApi:
         scope=TokenScope.ADMIN,
         summary="Remove a crawl that has ended.",
         status=204,
-        accepted=schemas.CrawlRemoval,
+        accepted=CrawlRemoval,
         problems=[NotFound, StateConflict],
     )
     async def remove_crawl(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
@@ -171,7 +167,7 @@ class CrawlApi:
         removed = await self._removals.remove(crawl_id, REMOVE_SECONDS, request.audit)
         if removed is None:
             return Response(status_code=204)
-        return Json(schemas.CrawlRemoval(crawl_id=crawl_id, removed=removed), 202)
+        return Json(CrawlRemoval(crawl_id=crawl_id, removed=removed), 202)
 
     @endpoint(
         "POST",
@@ -179,11 +175,11 @@ class CrawlApi:
         scope=TokenScope.WRITE,
         summary="Start a crawl that was created with `start: false`.",
         status=202,
-        response=schemas.Crawl,
-        response_example=examples.NEW_CRAWL,
+        response=Crawl,
+        response_example=NEW_CRAWL,
         problems=[NotFound, StateConflict],
     )
-    async def start_crawl(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Crawl:
+    async def start_crawl(self, request: EndpointRequest[Nothing, Nothing]) -> Crawl:
         return await self._moved(request.path_param("crawl_id"), self._crawls.start)
 
     @endpoint(
@@ -192,11 +188,11 @@ class CrawlApi:
         scope=TokenScope.WRITE,
         summary="Pause a crawl.",
         status=202,
-        response=schemas.Crawl,
-        response_example=examples.CRAWL | {"state": "pausing", "state_reason": "asked"},
+        response=Crawl,
+        response_example=Crawl.example | {"state": "pausing", "state_reason": "asked"},
         problems=[NotFound, StateConflict],
     )
-    async def pause_crawl(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Crawl:
+    async def pause_crawl(self, request: EndpointRequest[Nothing, Nothing]) -> Crawl:
         """Workers finish the URLs in flight first; then the crawl is `paused`."""
         return await self._moved(request.path_param("crawl_id"), self._crawls.pause)
 
@@ -206,11 +202,11 @@ class CrawlApi:
         scope=TokenScope.WRITE,
         summary="Resume a paused crawl.",
         status=202,
-        response=schemas.Crawl,
-        response_example=examples.CRAWL | {"state": "queued", "node_ids": []},
+        response=Crawl,
+        response_example=Crawl.example | {"state": "queued", "node_ids": []},
         problems=[NotFound, StateConflict],
     )
-    async def resume_crawl(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Crawl:
+    async def resume_crawl(self, request: EndpointRequest[Nothing, Nothing]) -> Crawl:
         return await self._moved(request.path_param("crawl_id"), self._crawls.resume)
 
     @endpoint(
@@ -220,12 +216,12 @@ class CrawlApi:
         summary="Stop a crawl permanently.",
         body=StopForm,
         status=202,
-        response=schemas.Crawl,
-        response_example=examples.CRAWL | {"state": "stopping", "state_reason": "asked"},
+        response=Crawl,
+        response_example=Crawl.example | {"state": "stopping", "state_reason": "asked"},
         request_example={"force": False},
         problems=[NotFound, StateConflict],
     )
-    async def stop_crawl(self, request: EndpointRequest[StopForm, Nothing]) -> schemas.Crawl:
+    async def stop_crawl(self, request: EndpointRequest[StopForm, Nothing]) -> Crawl:
         """Workers finish the URLs in flight first; then the crawl is `stopped`. Stopping it again changes nothing. With
         `force`, workers that have not finished after `SHOAL_FORCE_GRACE` are killed."""
         force, audit = request.body.force, request.audit
@@ -240,19 +236,18 @@ class CrawlApi:
         summary="Retry failed URLs, or continue a failed crawl.",
         body=RetryCrawlForm,
         status=202,
-        response=schemas.CrawlRetried,
-        response_example=examples.CRAWL | {"state": "queued", "node_ids": [], "retried": 12},
+        response=CrawlRetried,
         request_example={"status": ["5xx"], "error": ["timeout"], "limit": 1000},
         problems=[NotFound, StateConflict],
     )
-    async def retry_crawl(self, request: EndpointRequest[RetryCrawlForm, Nothing]) -> schemas.Crawl:
+    async def retry_crawl(self, request: EndpointRequest[RetryCrawlForm, Nothing]) -> Crawl:
         """With a field, the failed URLs that match are queued again, even those of a completed crawl. Without one, a
         failed crawl continues with its queue."""
         crawl_id = request.path_param("crawl_id")
         if request.body == RetryCrawlForm():
             return await self._moved(crawl_id, lambda one: self._crawls.retry(one, audit=request.audit))
         retried = await self._crawls.retry_these(crawl_id, request.body, audit=request.audit)
-        return to_api.crawl_retried(await self._crawls.get(crawl_id), retried)
+        return CrawlRetried.of(await self._crawls.get(crawl_id), retried=retried)
 
     @endpoint(
         "GET",
@@ -260,8 +255,7 @@ class CrawlApi:
         scope=TokenScope.READ,
         summary="Explain what happened to a URL.",
         query=ExplainQuery,
-        response=schemas.UrlExplained,
-        response_example=examples.URL_EXPLAINED,
+        response=UrlExplained,
         problems=[NotFound],
         expensive=always,
     )
@@ -270,21 +264,20 @@ class CrawlApi:
         why."""
         crawl_id = request.path_param("crawl_id")
         explanation = await self._frontier.explain(crawl_id, request.query.url, self._longest_url)
-        return to_api.url_explanation(crawl_id, explanation)
+        return UrlExplained.with_facts(crawl_id, explanation)
 
     @endpoint(
         "GET",
         "/api/v1/crawls/{crawl_id}/traps",
         scope=TokenScope.READ,
         summary="List the URL patterns that were quarantined as crawler traps.",
-        response=schemas.TrapList,
-        response_example={"items": [examples.TRAP], "next": None},
+        response=TrapList,
         problems=[NotFound],
     )
-    async def list_traps(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.TrapList:
+    async def list_traps(self, request: EndpointRequest[Nothing, Nothing]) -> TrapList:
         """The list is complete, including released patterns; `next` is always null."""
         traps = await self._crawls.traps(request.path_param("crawl_id"))
-        return schemas.TrapList(items=[to_api.trap(one) for one in traps], next=None)
+        return TrapList(items=[Trap.of(one) for one in traps], next=None)
 
     @endpoint(
         "POST",
@@ -292,29 +285,28 @@ class CrawlApi:
         scope=TokenScope.WRITE,
         summary="Release a URL pattern from quarantine.",
         body=ReleaseForm,
-        response=schemas.TrapReleased,
-        response_example={"crawl_id": examples.CRAWL["id"], "pattern": examples.TRAP["pattern"], "released": 240},
-        request_example={"pattern": examples.TRAP["pattern"]},
+        response=TrapReleased,
+        request_example={"pattern": Trap.example["pattern"]},
         problems=[NotFound, StateConflict],
     )
-    async def release_trap(self, request: EndpointRequest[ReleaseForm, Nothing]) -> schemas.TrapReleased:
+    async def release_trap(self, request: EndpointRequest[ReleaseForm, Nothing]) -> TrapReleased:
         """Its URLs are queued again, and the pattern will not be quarantined a second time. A completed crawl is queued
         again for them."""
         crawl_id, pattern = request.path_param("crawl_id"), request.body.pattern
         released = await self._crawls.release(crawl_id, pattern, audit=request.audit)
-        return schemas.TrapReleased(crawl_id=crawl_id, pattern=pattern, released=released)
+        return TrapReleased(crawl_id=crawl_id, pattern=pattern, released=released)
 
     async def _create(self, config: CrawlConfig, crawl_id: str, audit: AuditHook) -> Json:
         if config.gate is not None:
             await self._gates.check(config.gate)
         with suppress(AlreadyExists):  # the id is new, or a request with the same idempotency key created the crawl
             await self._crawls.submit(config, crawl_id=CrawlId(crawl_id), audit=audit)
-        crawl = to_api.crawl(await self._crawls.get(crawl_id))
+        crawl = Crawl.of(await self._crawls.get(crawl_id))
         return Json(crawl, 202, {"Location": f"/api/v1/crawls/{crawl_id}"})
 
-    async def _moved(self, crawl_id: str, verb: Callable[[str], Awaitable[CrawlState]]) -> schemas.Crawl:
+    async def _moved(self, crawl_id: str, verb: Callable[[str], Awaitable[CrawlState]]) -> Crawl:
         await verb(crawl_id)
-        return to_api.crawl(await self._crawls.get(crawl_id))
+        return Crawl.of(await self._crawls.get(crawl_id))
 
 
 def labels_of(words: list[str]) -> dict[str, str]:

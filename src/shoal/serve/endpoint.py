@@ -130,7 +130,8 @@ def endpoint(
     public: bool = True,
     expensive: Callable[[Any], bool] = lambda _: False,
 ) -> Callable[[Handler], Handler]:
-    """Add the decorated method to the table. A body is required if one of its fields is, unless `needs_body` is set."""
+    """Add the decorated method to the table. A body is required if one of its fields is, unless `needs_body` is set.
+    Without `response_example`, the response has the example of its resource."""
 
     def mark(handler: Handler) -> Handler:
         spec = Endpoint(
@@ -150,7 +151,7 @@ def endpoint(
             media_type=media_type,
             problems=tuple(problems),
             request_example=request_example,
-            response_example=response_example,
+            response_example=getattr(response, "example", None) if response_example is None else response_example,
             idempotency_key=idempotency_key,
             public=public,
             expensive=expensive,

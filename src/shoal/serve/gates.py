@@ -11,9 +11,9 @@ from shoal.audit.gates import Gates
 from shoal.base.errors import AlreadyExists, NotFound
 from shoal.base.request_form import describe
 from shoal.crawl.crawl import Name
-from shoal.serve import examples, schemas, to_api
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.problems import Json
+from shoal.serve.resources.analysis import GateList, StoredGate
 
 _RULES = {"rules": [{"metric": "broken_links", "op": "<=", "threshold": 0}], "fail": ["redirect_loop"]}
 
@@ -37,9 +37,8 @@ class GateApi:
         summary="Create a gate.",
         body=NewGate,
         status=201,
-        response=schemas.StoredGate,
+        response=StoredGate,
         request_example={"name": "release", **_RULES},
-        response_example=examples.GATE,
         problems=[AlreadyExists],
     )
     async def create_gate(self, request: EndpointRequest[NewGate, Nothing]) -> Response:
@@ -48,30 +47,28 @@ class GateApi:
         gates."""
         fields = asdict(request.body)
         stored = await self._gates.create(fields.pop("name"), Gate(**fields).checked(), audit=request.audit)
-        return Json(to_api.gate(stored), 201, {"Location": f"/api/v1/gates/{stored.name}"})
+        return Json(StoredGate.of(stored), 201, {"Location": f"/api/v1/gates/{stored.name}"})
 
     @endpoint(
         "GET",
         "/api/v1/gates",
         scope=TokenScope.READ,
         summary="List gates.",
-        response=schemas.GateList,
-        response_example={"items": [examples.GATE]},
+        response=GateList,
     )
-    async def list_gates(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.GateList:
-        return schemas.GateList(items=[to_api.gate(one) for one in await self._gates.all()])
+    async def list_gates(self, request: EndpointRequest[Nothing, Nothing]) -> GateList:
+        return GateList(items=[StoredGate.of(one) for one in await self._gates.all()])
 
     @endpoint(
         "GET",
         "/api/v1/gates/{name}",
         scope=TokenScope.READ,
         summary="Show a gate.",
-        response=schemas.StoredGate,
-        response_example=examples.GATE,
+        response=StoredGate,
         problems=[NotFound],
     )
-    async def show_gate(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.StoredGate:
-        return to_api.gate(await self._gates.get(request.path_param("name")))
+    async def show_gate(self, request: EndpointRequest[Nothing, Nothing]) -> StoredGate:
+        return StoredGate.of(await self._gates.get(request.path_param("name")))
 
     @endpoint(
         "PUT",
@@ -79,14 +76,13 @@ class GateApi:
         scope=TokenScope.WRITE,
         summary="Create or replace a gate.",
         body=Gate,
-        response=schemas.StoredGate,
+        response=StoredGate,
         request_example=_RULES,
-        response_example=examples.GATE,
     )
-    async def replace_gate(self, request: EndpointRequest[Gate, Nothing]) -> schemas.StoredGate:
+    async def replace_gate(self, request: EndpointRequest[Gate, Nothing]) -> StoredGate:
         """Analyses that exist keep the rules they were created with."""
         stored = await self._gates.put(request.path_param("name"), request.body.checked(), audit=request.audit)
-        return to_api.gate(stored)
+        return StoredGate.of(stored)
 
     @endpoint(
         "DELETE",

@@ -12,11 +12,11 @@ from shoal.base.errors import AlreadyExists, HeldBack, NotFound
 from shoal.base.request_form import describe
 from shoal.page_jobs.group import GroupConfig, GroupState
 from shoal.page_jobs.groups import Groups
-from shoal.serve import examples, schemas, to_api
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.idempotency import respond_once
 from shoal.serve.pagination import Paging, growing_page_of, number_of, page_of
 from shoal.serve.problems import Json
+from shoal.serve.resources.group import RULE_SET, Group, GroupList, Result, ResultList
 
 
 class GroupQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,9 +37,8 @@ class GroupApi:
         summary="Create a page job for each URL, in one group.",
         body=GroupConfig,
         status=202,
-        response=schemas.Group,
-        response_example=examples.GROUP,
-        request_example={"urls": ["https://example.com/a", "https://example.com/b"], "rule_set": examples.RULE_SET},
+        response=Group,
+        request_example={"urls": ["https://example.com/a", "https://example.com/b"], "rule_set": RULE_SET},
         problems=[AlreadyExists, HeldBack],
         idempotency_key=True,
     )
@@ -62,27 +61,25 @@ class GroupApi:
         scope=TokenScope.READ,
         summary="List job groups, newest first.",
         query=GroupQuery,
-        response=schemas.GroupList,
-        response_example={"items": [examples.GROUP], "next": "MTI"},
+        response=GroupList,
     )
-    async def list_groups(self, request: EndpointRequest[Nothing, GroupQuery]) -> schemas.GroupList:
+    async def list_groups(self, request: EndpointRequest[Nothing, GroupQuery]) -> GroupList:
         query = request.query
         after, most = number_of(query.cursor), query.limit + 1
         found = await self._groups.newest(after=after, limit=most, state=query.state)
         groups, more = page_of(found, query.limit, lambda group: group.number)
-        return schemas.GroupList(items=[to_api.group(one) for one in groups], next=more)
+        return GroupList(items=[Group.of(one) for one in groups], next=more)
 
     @endpoint(
         "GET",
         "/api/v1/groups/{group_id}",
         scope=TokenScope.READ,
         summary="Show a job group and the number of its jobs by state.",
-        response=schemas.Group,
-        response_example=examples.GROUP,
+        response=Group,
         problems=[NotFound],
     )
-    async def show_group(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Group:
-        return to_api.group(await self._groups.get(request.path_param("group_id")))
+    async def show_group(self, request: EndpointRequest[Nothing, Nothing]) -> Group:
+        return Group.of(await self._groups.get(request.path_param("group_id")))
 
     @endpoint(
         "GET",
@@ -90,8 +87,7 @@ class GroupApi:
         scope=TokenScope.READ,
         summary="List the results of a group's jobs, in the order in which they ended.",
         query=Paging,
-        response=schemas.ResultList,
-        response_example={"items": [examples.RESULT], "next": "MTIw"},
+        response=ResultList,
         problems=[NotFound],
     )
     async def list_group_results(self, request: EndpointRequest[Nothing, Paging]) -> Response:
@@ -104,35 +100,35 @@ class GroupApi:
         more = found and await self._groups.results(group.id, after=found[-1].number, limit=1)
         growing = bool(more) or group.state is GroupState.OPEN
         results, following = growing_page_of(found, query.limit, after, lambda one: one.number, growing=growing)
-        return await asyncio.to_thread(to_api.results, results, following)
+        return await asyncio.to_thread(lambda: Json(ResultList.of(results, following)))
 
     @endpoint(
         "GET",
         "/api/v1/jobs/{job_id}/results",
         scope=TokenScope.READ,
         summary="List the results of a page job's attempts, oldest first.",
-        response=schemas.ResultList,
-        response_example={"items": [examples.RESULT], "next": None},
+        response=ResultList,
+        response_example={"items": [Result.example], "next": None},
         problems=[NotFound],
     )
     async def list_job_results(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         """The list is complete; `next` is always null. An attempt whose worker was lost has no result."""
         found = await self._groups.results_of_job(request.path_param("job_id"))
-        return await asyncio.to_thread(to_api.results, found, None)
+        return await asyncio.to_thread(lambda: Json(ResultList.of(found, None)))
 
     @endpoint(
         "POST",
         "/api/v1/groups/{group_id}/cancel",
         scope=TokenScope.WRITE,
         summary="Cancel the unfinished jobs of a group.",
-        response=schemas.Group,
-        response_example=examples.GROUP
+        response=Group,
+        response_example=Group.example
         | {"state": "cancelled", "state_reason": "asked", "jobs": {"done": 1, "cancelled": 1}},
         problems=[NotFound],
     )
-    async def cancel_group(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Group:
+    async def cancel_group(self, request: EndpointRequest[Nothing, Nothing]) -> Group:
         """Fetches in progress are aborted. A group that has ended is not changed."""
-        return to_api.group(await self._groups.cancel(request.path_param("group_id"), audit=request.audit))
+        return Group.of(await self._groups.cancel(request.path_param("group_id"), audit=request.audit))
 
     async def _create(self, config: GroupConfig, group_id: str, *, own: bool) -> Json:
         """Create the group. `own`: an existing group with this id was created by a request with the same key."""
@@ -142,4 +138,4 @@ class GroupApi:
             if not own:
                 raise
         group = await self._groups.get(group_id)
-        return Json(to_api.group(group), 202, {"Location": f"/api/v1/groups/{group.id}"})
+        return Json(Group.of(group), 202, {"Location": f"/api/v1/groups/{group.id}"})

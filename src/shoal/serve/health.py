@@ -10,9 +10,9 @@ from shoal import __version__
 from shoal.access.token import TokenScope
 from shoal.base.clock import Clock
 from shoal.base.errors import ShoalError, StorageFull
-from shoal.serve import schemas
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.problems import Json
+from shoal.serve.resources.stats import Health, Readiness
 
 FRESH_SECONDS = 1.0  # a result is cached that long, because each check writes to the store
 
@@ -42,18 +42,18 @@ class HealthApi:
         "/healthz",
         scope=None,
         summary="Check that the process is alive.",
-        response=schemas.Health,
+        response=Health,
         response_example={"status": "ok", "version": __version__},
     )
-    async def show_health(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Health:
-        return schemas.Health(status="ok", version=__version__)
+    async def show_health(self, request: EndpointRequest[Nothing, Nothing]) -> Health:
+        return Health(status="ok", version=__version__)
 
     @endpoint(
         "GET",
         "/readyz",
         scope=TokenScope.READ,
         summary="Check that the store and the body store accept writes.",
-        response=schemas.Readiness,
+        response=Readiness,
         response_example={"status": "ok", "store": "ok"},
     )
     async def show_readiness(self, request: EndpointRequest[Nothing, Nothing]) -> Json:
@@ -63,15 +63,15 @@ class HealthApi:
                 await self._check()
         error = self._error
         if error is not None:
-            return Json(schemas.Readiness(status="unavailable", store=error.code, detail=error.message), 503)
+            return Json(Readiness(status="unavailable", store=error.code, detail=error.message), 503)
         if full := self._full_storage():
             store = StorageFull.code if "store" in full else "ok"
             bodies = StorageFull.code if "bodies" in full else UNSET
             detail = " ".join(full.values())
-            return Json(schemas.Readiness(status="unavailable", store=store, bodies=bodies, detail=detail), 503)
+            return Json(Readiness(status="unavailable", store=store, bodies=bodies, detail=detail), 503)
         if (why := self._wake_problem()) is not None:  # workers poll instead, so it is still ready
-            return Json(schemas.Readiness(status="ok", store="ok", detail=f"notify degraded: {why}"))
-        return Json(schemas.Readiness(status="ok", store="ok"))
+            return Json(Readiness(status="ok", store="ok", detail=f"notify degraded: {why}"))
+        return Json(Readiness(status="ok", store="ok"))
 
     async def _check(self) -> None:
         self._error = None

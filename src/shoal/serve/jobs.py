@@ -13,9 +13,19 @@ from shoal.base.request_form import Form, describe
 from shoal.queue.job_admin import MOST, JobAdmin
 from shoal.queue.job_admin_store import JobFilter
 from shoal.queue.states import JobState
-from shoal.serve import examples, schemas, to_api
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.pagination import Paging, cursor_of, page_of, text_of
+from shoal.serve.resources.job import (
+    Grant,
+    Job,
+    JobDetail,
+    JobExplained,
+    JobList,
+    JobsPurged,
+    JobsRetried,
+    Quota,
+    QuotaList,
+)
 
 Word = Annotated[str, Meta(min_length=1, max_length=300, pattern=r"^[^\x00]*\Z")]
 Most = Annotated[int, Meta(ge=1, le=10_000_000)]
@@ -69,10 +79,9 @@ class JobApi:
         scope=TokenScope.READ,
         summary="List jobs, newest first.",
         query=JobQuery,
-        response=schemas.JobList,
-        response_example={"items": [examples.JOB], "next": None},
+        response=JobList,
     )
-    async def list_jobs(self, request: EndpointRequest[Nothing, JobQuery]) -> schemas.JobList:
+    async def list_jobs(self, request: EndpointRequest[Nothing, JobQuery]) -> JobList:
         """A page may have fewer items than `limit`, or none, and still have a `next`."""
         query = request.query
         before = None if query.cursor is None else text_of(query.cursor)
@@ -80,7 +89,7 @@ class JobApi:
             JobFilter(query.state, query.kind, query.run_id, query.lane, query.dead), before=before, limit=query.limit
         )
         more = None if page.next is None else cursor_of(page.next)
-        return schemas.JobList(items=[to_api.job(one) for one in page.items], next=more)
+        return JobList(items=[Job.of(one) for one in page.items], next=more)
 
     @endpoint(
         "POST",
@@ -88,16 +97,16 @@ class JobApi:
         scope=TokenScope.WRITE,
         summary="Retry dead letters.",
         body=RetryForm,
-        response=schemas.JobsRetried,
+        response=JobsRetried,
         response_example={"retried": 12},
         request_example={"kind": "page", "limit": 1000},
     )
-    async def retry_jobs(self, request: EndpointRequest[RetryForm, Nothing]) -> schemas.JobsRetried:
+    async def retry_jobs(self, request: EndpointRequest[RetryForm, Nothing]) -> JobsRetried:
         """All dead letters that match, or all without a body; their attempt counts start at zero. To retry the job of a
         crawl or an analysis, retry the crawl or the analysis."""
         body = request.body
         which = JobFilter(body.state, body.kind, body.run_id, body.lane, dead=True)
-        return schemas.JobsRetried(retried=await self._jobs.retry_dead(which, body.limit, audit=request.audit))
+        return JobsRetried(retried=await self._jobs.retry_dead(which, body.limit, audit=request.audit))
 
     @endpoint(
         "POST",
@@ -105,11 +114,11 @@ class JobApi:
         scope=TokenScope.ADMIN,
         summary="Remove jobs that have ended.",
         body=PurgeForm,
-        response=schemas.JobsPurged,
+        response=JobsPurged,
         response_example={"purged": 12},
         request_example={"kind": "page", "older_than_seconds": 86400},
     )
-    async def purge_jobs(self, request: EndpointRequest[PurgeForm, Nothing]) -> schemas.JobsPurged:
+    async def purge_jobs(self, request: EndpointRequest[PurgeForm, Nothing]) -> JobsPurged:
         """Their history and results are removed too. Jobs that are waiting or running, jobs of crawls and analyses, and
         jobs of unfinished groups are kept."""
         body = request.body
@@ -121,59 +130,57 @@ class JobApi:
             )
         which = JobFilter(body.state, body.kind, dead=True if body.dead else None)
         older = timedelta(seconds=body.older_than_seconds)
-        return schemas.JobsPurged(purged=await self._jobs.purge(which, older, body.limit, audit=request.audit))
+        return JobsPurged(purged=await self._jobs.purge(which, older, body.limit, audit=request.audit))
 
     @endpoint(
         "GET",
         "/api/v1/jobs/{job_id}",
         scope=TokenScope.READ,
         summary="Show a job and its history.",
-        response=schemas.JobDetail,
-        response_example=examples.JOB | {"history": [examples.GRANT]},
+        response=JobDetail,
         problems=[NotFound],
     )
-    async def show_job(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.JobDetail:
+    async def show_job(self, request: EndpointRequest[Nothing, Nothing]) -> JobDetail:
         job = await self._jobs.get(request.path_param("job_id"))
-        return to_api.job_detail(job, await self._jobs.history(job.id))
+        return JobDetail.of(job, history=[Grant.of(one) for one in await self._jobs.history(job.id)])
 
     @endpoint(
         "GET",
         "/api/v1/jobs/{job_id}/explain",
         scope=TokenScope.READ,
         summary="Explain the state of a job.",
-        response=schemas.JobExplained,
-        response_example=examples.EXPLAINED,
+        response=JobExplained,
         problems=[NotFound],
     )
     async def explain_job(self, request: EndpointRequest[Nothing, Nothing]) -> dict[str, Any]:
         """For example why a pending job has not started: a quota, a rate limit, or jobs of higher priority."""
-        return to_api.job_explanation(await self._jobs.explain(request.path_param("job_id")))
+        return JobExplained.with_facts(await self._jobs.explain(request.path_param("job_id")))
 
     @endpoint(
         "POST",
         "/api/v1/jobs/{job_id}/cancel",
         scope=TokenScope.WRITE,
         summary="Cancel a job.",
-        response=schemas.Job,
-        response_example=examples.JOB | {"state": "cancelled", "state_reason": "asked"},
+        response=Job,
+        response_example=Job.example | {"state": "cancelled", "state_reason": "asked"},
         problems=[NotFound, StateConflict],
     )
-    async def cancel_job(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Job:
+    async def cancel_job(self, request: EndpointRequest[Nothing, Nothing]) -> Job:
         """Takes effect immediately; if the job is running, its result will be rejected. To cancel the job of a crawl or
         an analysis, stop the crawl or the analysis."""
-        return to_api.job(await self._jobs.cancel(request.path_param("job_id"), audit=request.audit))
+        return Job.of(await self._jobs.cancel(request.path_param("job_id"), audit=request.audit))
 
     @endpoint(
         "POST",
         "/api/v1/jobs/{job_id}/retry",
         scope=TokenScope.WRITE,
         summary="Retry a dead letter; its attempt count starts at zero.",
-        response=schemas.Job,
-        response_example=examples.JOB | {"state": "pending"},
+        response=Job,
+        response_example=Job.example | {"state": "pending"},
         problems=[NotFound, StateConflict],
     )
-    async def retry_job(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Job:
-        return to_api.job(await self._jobs.retry(request.path_param("job_id"), audit=request.audit))
+    async def retry_job(self, request: EndpointRequest[Nothing, Nothing]) -> Job:
+        return Job.of(await self._jobs.retry(request.path_param("job_id"), audit=request.audit))
 
 
 class QuotaApi:
@@ -188,14 +195,13 @@ class QuotaApi:
         scope=TokenScope.READ,
         summary="List quotas, sorted by key.",
         query=Paging,
-        response=schemas.QuotaList,
-        response_example={"items": [examples.QUOTA], "next": None},
+        response=QuotaList,
     )
-    async def list_quotas(self, request: EndpointRequest[Nothing, Paging]) -> schemas.QuotaList:
+    async def list_quotas(self, request: EndpointRequest[Nothing, Paging]) -> QuotaList:
         after = "" if request.query.cursor is None else text_of(request.query.cursor)
         found = await self._jobs.quotas(after=after, limit=request.query.limit + 1)
         quotas, more = page_of(found, request.query.limit, lambda quota: quota.key)
-        return schemas.QuotaList(items=[to_api.quota(one) for one in quotas], next=more)
+        return QuotaList(items=[Quota.of(one) for one in quotas], next=more)
 
     @endpoint(
         "PUT",
@@ -203,14 +209,13 @@ class QuotaApi:
         scope=TokenScope.ADMIN,
         summary="Set the maximum number of concurrent jobs of a quota key.",
         body=QuotaForm,
-        response=schemas.Quota,
-        response_example=examples.QUOTA,
+        response=Quota,
         request_example={"most": 5},
     )
-    async def set_quota(self, request: EndpointRequest[QuotaForm, Nothing]) -> schemas.Quota:
+    async def set_quota(self, request: EndpointRequest[QuotaForm, Nothing]) -> Quota:
         """The key is `project:NAME`, `label:NAME=VALUE` or `key:ANYTHING`. Jobs that are running are not stopped."""
         scope = request.path_param("scope")
-        return to_api.quota(await self._jobs.set_quota(scope, request.body.most, audit=request.audit))
+        return Quota.of(await self._jobs.set_quota(scope, request.body.most, audit=request.audit))
 
     @endpoint(
         "DELETE",

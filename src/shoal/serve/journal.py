@@ -11,10 +11,10 @@ from shoal.base.request_form import Form, describe
 from shoal.crawl.journal.journal import MOST_AT_ONCE
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.states import TERMINAL
-from shoal.serve import examples, schemas
 from shoal.serve.crawl_feed import CrawlFeeds
 from shoal.serve.endpoint import WHOLE, EndpointRequest, Nothing, endpoint
 from shoal.serve.pagination import Paging, growing_page_of, number_of
+from shoal.serve.resources.page import JournalEntryList
 
 Tail = Annotated[int, Meta(ge=1, le=MOST_AT_ONCE)]
 LAST_ENTRY = 10**15
@@ -47,8 +47,7 @@ class JournalApi:
         scope=TokenScope.READ,
         summary="List the journal of a crawl, oldest entries first.",
         query=JournalQuery,
-        response=schemas.JournalEntryList,
-        response_example={"items": [examples.JOURNAL_ENTRY], "next": "MTI"},
+        response=JournalEntryList,
         problems=[NotFound],
     )
     async def list_journal_entries(self, request: EndpointRequest[Nothing, JournalQuery]) -> dict[str, Any]:

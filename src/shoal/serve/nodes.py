@@ -9,10 +9,10 @@ from shoal.fleet.explain import NodeExplainer
 from shoal.fleet.node import LONGEST_REASON, CommandName, CommandRequest
 from shoal.fleet.nodes import Nodes
 from shoal.fleet.states import NodeState
-from shoal.serve import examples, schemas, to_api
 from shoal.serve.authentication import caller_of
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.pagination import Paging, page_of, text_of
+from shoal.serve.resources.node import Node, NodeCommand, NodeCommandList, NodeDetail, NodeExplained, NodeList
 
 
 class NodeQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,10 +53,9 @@ class NodeApi:
         scope=TokenScope.READ,
         summary="List nodes by id, with their health scores.",
         query=NodeQuery,
-        response=schemas.NodeList,
-        response_example={"items": [examples.NODE], "next": None},
+        response=NodeList,
     )
-    async def list_nodes(self, request: EndpointRequest[Nothing, NodeQuery]) -> schemas.NodeList:
+    async def list_nodes(self, request: EndpointRequest[Nothing, NodeQuery]) -> NodeList:
         """Nodes are workers with a control plane (`GRPC_ANALYZER_ADDR`). Other workers are not listed."""
         query = request.query
         after = "" if query.cursor is None else text_of(query.cursor)
@@ -66,7 +65,7 @@ class NodeApi:
             if node.id > after and (query.state is None or node.state is query.state)
         ]
         nodes, more = page_of(found, query.limit, lambda node: node.id)
-        return schemas.NodeList(items=[to_api.node(one) for one in nodes], next=more)
+        return NodeList(items=[Node.of(one) for one in nodes], next=more)
 
     @endpoint(
         "POST",
@@ -75,41 +74,37 @@ class NodeApi:
         summary="Give every node the same command.",
         body=CommandForm,
         status=202,
-        response=schemas.NodeCommandList,
+        response=NodeCommandList,
         request_example={"command": "pause", "reason": "database maintenance"},
-        response_example={"items": [examples.NODE_COMMAND]},
     )
-    async def command_all_nodes(self, request: EndpointRequest[CommandForm, Nothing]) -> schemas.NodeCommandList:
+    async def command_all_nodes(self, request: EndpointRequest[CommandForm, Nothing]) -> NodeCommandList:
         """Lost nodes are left out. The response has one command per node; each is acknowledged by its node."""
         by = caller_of(request.http).who
         commands = await self._nodes.broadcast(request.body.to_request(), by, audit=request.audit)
-        return schemas.NodeCommandList(items=[to_api.node_command(one) for one in commands])
+        return NodeCommandList(items=[NodeCommand.of(one) for one in commands])
 
     @endpoint(
         "GET",
         "/api/v1/nodes/{node_id}",
         scope=TokenScope.READ,
         summary="Show a node, the leases it holds and its newest commands.",
-        response=schemas.NodeDetail,
-        response_example=examples.NODE
-        | {"held_leases": [{"job_id": "job_01hr2v8k3m4n5p6q", "epoch": 1}], "commands": [examples.NODE_COMMAND]},
+        response=NodeDetail,
         problems=[NotFound],
     )
-    async def show_node(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.NodeDetail:
+    async def show_node(self, request: EndpointRequest[Nothing, Nothing]) -> NodeDetail:
         node = await self._nodes.get(request.path_param("node_id"))
-        return to_api.node_detail(node, await self._nodes.commands_of(node.id))
+        return NodeDetail.with_commands(node, await self._nodes.commands_of(node.id))
 
     @endpoint(
         "GET",
         "/api/v1/nodes/{node_id}/explain",
         scope=TokenScope.READ,
         summary="Explain why a node gets jobs, or why it gets none.",
-        response=schemas.NodeExplained,
-        response_example=examples.NODE_EXPLANATION,
+        response=NodeExplained,
         problems=[NotFound],
     )
-    async def explain_node(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.NodeExplained:
-        return to_api.node_explanation(await self._explainer.explain(request.path_param("node_id")))
+    async def explain_node(self, request: EndpointRequest[Nothing, Nothing]) -> NodeExplained:
+        return NodeExplained.of(await self._explainer.explain(request.path_param("node_id")))
 
     @endpoint(
         "POST",
@@ -118,29 +113,27 @@ class NodeApi:
         summary="Give a node a command.",
         body=CommandForm,
         status=202,
-        response=schemas.NodeCommand,
+        response=NodeCommand,
         request_example={"command": "config_update", "max_concurrency": 4, "rate_limit": 20},
-        response_example=examples.NODE_COMMAND,
         problems=[NotFound],
     )
-    async def command_node(self, request: EndpointRequest[CommandForm, Nothing]) -> schemas.NodeCommand:
+    async def command_node(self, request: EndpointRequest[CommandForm, Nothing]) -> NodeCommand:
         """The command is stored, delivered at least once, applied once and acknowledged; its state shows its progress.
         `pause`, `resume`, `drain` and the values of `config_update` also apply after the node has restarted."""
         by = caller_of(request.http).who
         node_id = request.path_param("node_id")
-        return to_api.node_command(await self._nodes.send(node_id, request.body.to_request(), by, audit=request.audit))
+        return NodeCommand.of(await self._nodes.send(node_id, request.body.to_request(), by, audit=request.audit))
 
     @endpoint(
         "GET",
         "/api/v1/nodes/{node_id}/commands/{command_id}",
         scope=TokenScope.READ,
         summary="Show the state of a command.",
-        response=schemas.NodeCommand,
-        response_example=examples.NODE_COMMAND,
+        response=NodeCommand,
         problems=[NotFound],
     )
-    async def show_command(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.NodeCommand:
+    async def show_command(self, request: EndpointRequest[Nothing, Nothing]) -> NodeCommand:
         command = await self._nodes.command(request.path_param("command_id"))
         if command.node_id != request.path_param("node_id"):
             raise NotFound("command", command.id, f"it is a command of node {command.node_id}")
-        return to_api.node_command(command)
+        return NodeCommand.of(command)

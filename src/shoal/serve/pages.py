@@ -12,9 +12,9 @@ from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.states import TERMINAL
 from shoal.pages.pages import Pages
 from shoal.pages.store import PageFilter
-from shoal.serve import examples, schemas, to_api
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.pagination import Paging, growing_page_of, number_of
+from shoal.serve.resources.page import Page, PageList
 
 Status = Annotated[str, Meta(pattern=r"^[1-9]([0-9][0-9]|xx)\Z", examples=["404", "4xx"])]
 Code = Annotated[str, Meta(pattern=r"^[a-z0-9_]{1,64}\Z", examples=["timeout", "any"])]
@@ -38,12 +38,11 @@ class PageApi:
         scope=TokenScope.READ,
         summary="List the pages of a crawl, in the order in which they were stored.",
         query=PageQuery,
-        response=schemas.PageList,
-        response_example={"items": [examples.PAGE], "next": "MTIw"},
+        response=PageList,
         problems=[NotFound],
         expensive=lambda query: query.status is not None or query.error is not None,
     )
-    async def list_pages(self, request: EndpointRequest[Nothing, PageQuery]) -> schemas.PageList:
+    async def list_pages(self, request: EndpointRequest[Nothing, PageQuery]) -> PageList:
         """Until the crawl has ended, `next` is set: request it later for the pages that follow."""
         query = request.query
         crawl = (await self._crawls.get(request.path_param("crawl_id"))).crawl
@@ -52,7 +51,7 @@ class PageApi:
         found = await self._pages.search(crawl.number, after, query.limit + 1, which, math.inf)
         growing = crawl.state not in TERMINAL
         pages, following = growing_page_of(found.pages, query.limit, after, lambda row: row[0], growing=growing)
-        return schemas.PageList(items=[to_api.page(page, crawl.id) for _, page in pages], next=following)
+        return PageList(items=[Page.of(page, crawl.id) for _, page in pages], next=following)
 
 
 def statuses_of(word: str) -> range:

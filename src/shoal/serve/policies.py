@@ -15,21 +15,30 @@ from shoal.access.audit_log import AuditHook
 from shoal.access.idempotency import Idempotency
 from shoal.access.token import TokenScope
 from shoal.audit.gates import Gates
-from shoal.base.clock import from_micros
 from shoal.base.errors import InvalidInput, NotFound, TooLarge, WrongMediaType
 from shoal.base.request_form import Form, describe
 from shoal.base.text import shorten
+from shoal.plan import policy as plan
 from shoal.plan.change import PolicyChange
 from shoal.plan.importer import MAX_BAD, PolicyImporter
 from shoal.plan.policies import Policies, SignalForm
-from shoal.plan.policy import Policy, PolicyForm
+from shoal.plan.policy import PolicyForm
 from shoal.plan.policy_file import PolicyFileRow, lines_of, read_csv, read_json_lines, write_csv, write_json_lines
-from shoal.serve import examples, schemas, to_api
 from shoal.serve.disconnect import disconnect
 from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
 from shoal.serve.idempotency import respond_once
 from shoal.serve.pagination import Paging, number_of, page_of
 from shoal.serve.problems import Json
+from shoal.serve.resources.policy import (
+    POLICY_FORM,
+    Boost,
+    PoliciesImported,
+    Policy,
+    PolicyList,
+    PolicyRun,
+    PriorityRule,
+    PriorityRuleList,
+)
 
 EXPORT_BATCH = 250  # policies that one callback of the event loop writes
 
@@ -75,9 +84,8 @@ class PolicyApi:
         summary="Create a policy: crawl a page or a site on a schedule.",
         body=PolicyForm,
         status=201,
-        response=schemas.Policy,
-        request_example=examples.POLICY_FORM,
-        response_example=examples.POLICY,
+        response=Policy,
+        request_example=POLICY_FORM,
         idempotency_key=True,
     )
     async def create_policy(self, request: EndpointRequest[PolicyForm, Nothing]) -> Response:
@@ -92,17 +100,16 @@ class PolicyApi:
         scope=TokenScope.READ,
         summary="List policies, oldest first.",
         query=PolicyQuery,
-        response=schemas.PolicyList,
-        response_example={"items": [examples.POLICY], "next": None},
+        response=PolicyList,
     )
-    async def list_policies(self, request: EndpointRequest[Nothing, PolicyQuery]) -> schemas.PolicyList:
+    async def list_policies(self, request: EndpointRequest[Nothing, PolicyQuery]) -> PolicyList:
         query = request.query
         after = number_of(query.cursor) or 0
         now, found = await self._policies.page_of(
             after=after, limit=query.limit + 1, project=query.project, enabled=query.enabled
         )
         policies, more = page_of(found, query.limit, lambda policy: policy.number)
-        return schemas.PolicyList(items=[to_api.policy(one, now) for one in policies], next=more)
+        return PolicyList(items=[Policy.of(one, now) for one in policies], next=more)
 
     @endpoint(
         "POST",
@@ -111,7 +118,7 @@ class PolicyApi:
         summary="Create policies from a CSV or JSON Lines file.",
         file=("text/csv", "application/x-ndjson"),
         query=ImportOptions,
-        response=schemas.PoliciesImported,
+        response=PoliciesImported,
         response_example={
             "made": 199_999,
             "bad": 1,
@@ -163,9 +170,9 @@ class PolicyApi:
             line, problem = summary.problems[-1 if is_cut and skip else 0]
             fix = "correct the file" if is_cut else "correct it, or skip invalid lines with bad=skip"
             refusal = InvalidInput(f"line {line}:", problem.rstrip("."), fix)
-            refusal.facts |= {"field": f"line {line}"} | to_builtins(to_api.policies_imported(summary))
+            refusal.facts |= {"field": f"line {line}"} | to_builtins(PoliciesImported.of(summary))
             raise refusal
-        return Json(to_api.policies_imported(summary))
+        return Json(PoliciesImported.of(summary))
 
     @endpoint(
         "GET",
@@ -190,11 +197,10 @@ class PolicyApi:
         "/api/v1/policies/{policy_id}",
         scope=TokenScope.READ,
         summary="Show a policy.",
-        response=schemas.Policy,
-        response_example=examples.POLICY,
+        response=Policy,
         problems=[NotFound],
     )
-    async def show_policy(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Policy:
+    async def show_policy(self, request: EndpointRequest[Nothing, Nothing]) -> Policy:
         return await self._shown(await self._policies.get(request.path_param("policy_id")))
 
     @endpoint(
@@ -203,12 +209,11 @@ class PolicyApi:
         scope=TokenScope.WRITE,
         summary="Replace the definition of a policy.",
         body=PolicyForm,
-        response=schemas.Policy,
-        request_example=examples.POLICY_FORM,
-        response_example=examples.POLICY,
+        response=Policy,
+        request_example=POLICY_FORM,
         problems=[NotFound],
     )
-    async def replace_policy(self, request: EndpointRequest[PolicyForm, Nothing]) -> schemas.Policy:
+    async def replace_policy(self, request: EndpointRequest[PolicyForm, Nothing]) -> Policy:
         """Its status is kept. A new schedule starts now."""
         await self._check_gate(request.body.crawl_config)
         return await self._shown(
@@ -222,12 +227,12 @@ class PolicyApi:
         summary="Change fields of a policy.",
         body=PolicyChange,
         needs_body=True,
-        response=schemas.Policy,
+        response=Policy,
         request_example={"frequency": "1h", "priority_base": 80},
-        response_example=examples.POLICY | {"frequency": "1h", "priority_base": 80},
+        response_example=Policy.example | {"frequency": "1h", "priority_base": 80},
         problems=[NotFound],
     )
-    async def change_policy(self, request: EndpointRequest[PolicyChange, Nothing]) -> schemas.Policy:
+    async def change_policy(self, request: EndpointRequest[PolicyChange, Nothing]) -> Policy:
         """Fields that are absent do not change, including secrets. `frequency` replaces `cron` and vice versa. A new
         schedule starts now."""
         if request.body.crawl_config is not UNSET:
@@ -255,26 +260,25 @@ class PolicyApi:
         scope=TokenScope.WRITE,
         summary="Run a policy now.",
         status=202,
-        response=schemas.PolicyRun,
+        response=PolicyRun,
         response_example={"job_id": "job_01hr2v8k3m4n5p6q", "crawl_id": None, "duplicate": False},
         problems=[NotFound],
     )
-    async def run_policy(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.PolicyRun:
+    async def run_policy(self, request: EndpointRequest[Nothing, Nothing]) -> PolicyRun:
         """Creates a job for a page, or a crawl for a site. The schedule does not change."""
         run = await self._policies.run_now(request.path_param("policy_id"), audit=request.audit)
         job_id, crawl_id = (None, run.id) if run.is_crawl else (run.id, None)
-        return schemas.PolicyRun(job_id=job_id, crawl_id=crawl_id, duplicate=run.duplicate)
+        return PolicyRun(job_id=job_id, crawl_id=crawl_id, duplicate=run.duplicate)
 
     @endpoint(
         "POST",
         "/api/v1/policies/{policy_id}/enable",
         scope=TokenScope.WRITE,
         summary="Enable a policy.",
-        response=schemas.Policy,
-        response_example=examples.POLICY,
+        response=Policy,
         problems=[NotFound],
     )
-    async def enable_policy(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Policy:
+    async def enable_policy(self, request: EndpointRequest[Nothing, Nothing]) -> Policy:
         return await self._shown(
             await self._policies.enable(request.path_param("policy_id"), True, audit=request.audit)
         )
@@ -284,11 +288,11 @@ class PolicyApi:
         "/api/v1/policies/{policy_id}/disable",
         scope=TokenScope.WRITE,
         summary="Disable a policy.",
-        response=schemas.Policy,
-        response_example=examples.POLICY | {"enabled": False, "next_run_at": None},
+        response=Policy,
+        response_example=Policy.example | {"enabled": False, "next_run_at": None},
         problems=[NotFound],
     )
-    async def disable_policy(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Policy:
+    async def disable_policy(self, request: EndpointRequest[Nothing, Nothing]) -> Policy:
         return await self._shown(
             await self._policies.enable(request.path_param("policy_id"), False, audit=request.audit)
         )
@@ -299,30 +303,27 @@ class PolicyApi:
         scope=TokenScope.WRITE,
         summary="Raise or lower the priority of a URL or a label for a while.",
         body=SignalForm,
-        response=schemas.Boost,
+        response=Boost,
         request_example={"label": "team=prices", "boost": 30, "lasts": "6h"},
         response_example={"subject": "label:team=prices", "boost": 30.0, "until": "2026-03-01T15:00:00Z"},
     )
-    async def push_signal(self, request: EndpointRequest[SignalForm, Nothing]) -> schemas.Boost:
+    async def push_signal(self, request: EndpointRequest[SignalForm, Nothing]) -> Boost:
         """The signal (boost) applies to jobs that are created from now on."""
         signal = await self._policies.signal(request.body)
-        return schemas.Boost(subject=signal.subject, boost=signal.boost, until=from_micros(signal.until))
+        return Boost.of(signal)
 
     @endpoint(
         "GET",
         "/api/v1/priority-rules",
         scope=TokenScope.READ,
         summary="List the rules that determine the priority of policies' jobs.",
-        response=schemas.PriorityRuleList,
+        response=PriorityRuleList,
         response_example={"items": [{"fact": "staleness", "per": 5.0, "most": 20.0}]},
     )
-    async def list_priority_rules(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.PriorityRuleList:
+    async def list_priority_rules(self, request: EndpointRequest[Nothing, Nothing]) -> PriorityRuleList:
         """The priority is the sum of their points, limited to 0 to 100. The operator sets the rules with
         SHOAL_PRIORITY_RULES."""
-        rules = self._policies.rules
-        return schemas.PriorityRuleList(
-            items=[schemas.PriorityRule(fact=rule.fact, per=rule.per, most=rule.most) for rule in rules]
-        )
+        return PriorityRuleList(items=[PriorityRule.of(rule) for rule in self._policies.rules])
 
     async def _check_gate(self, options: dict[str, Any]) -> None:
         """Refuse a gate that does not exist. A value that is not text is rejected when the other options are
@@ -334,7 +335,7 @@ class PolicyApi:
         await self._check_gate(form.crawl_config)
         policy = await self._policies.make(form, policy_id, audit=audit)
         headers = {"Location": f"/api/v1/policies/{policy.id}"}
-        return Json(to_api.policy(policy, policy.created_at), 201, headers)
+        return Json(Policy.of(policy, policy.created_at), 201, headers)
 
     async def _stream_to_file(self, request: Request, file: IO[bytes]) -> str:
         """Write the upload to a file and return its digest."""
@@ -357,6 +358,6 @@ class PolicyApi:
                 return
             after = found[-1].number
 
-    async def _shown(self, policy: Policy) -> schemas.Policy:
+    async def _shown(self, policy: plan.Policy) -> Policy:
         now, _ = await self._policies.page_of(limit=1)
-        return to_api.policy(policy, now)
+        return Policy.of(policy, now)

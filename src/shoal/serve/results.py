@@ -11,9 +11,10 @@ from shoal.base.errors import NotFound
 from shoal.base.request_form import Form, describe
 from shoal.page_jobs.history import History
 from shoal.plan.policies import Policies
-from shoal.serve import examples, schemas, to_api
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.pagination import Paging, cursor_of, number_of
+from shoal.serve.problems import Json
+from shoal.serve.resources.group import Result, ResultDiff, ResultList
 
 JobName = Annotated[str, Meta(min_length=1, max_length=300)]
 
@@ -36,9 +37,9 @@ class ResultApi:
         scope=TokenScope.READ,
         summary="List the results of a policy, newest first.",
         query=Paging,
-        response=schemas.ResultList,
+        response=ResultList,
         response_example={
-            "items": [examples.RESULT | {"group": None, "policy": "pol_01hr2v8k3m4n5p6q"}],
+            "items": [Result.example | {"group": None, "policy": "pol_01hr2v8k3m4n5p6q"}],
             "next": "MTIw",
         },
         problems=[NotFound],
@@ -52,7 +53,7 @@ class ResultApi:
         )
         more = found and await self._history.of_policy(policy.id, before=found[-1].number, limit=1)
         following = cursor_of(str(found[-1].number)) if more else None
-        return await asyncio.to_thread(to_api.results, found, following)
+        return await asyncio.to_thread(lambda: Json(ResultList.of(found, following)))
 
     @endpoint(
         "GET",
@@ -60,12 +61,11 @@ class ResultApi:
         scope=TokenScope.READ,
         summary="Compare two results of a policy.",
         query=ResultDiffQuery,
-        response=schemas.ResultDiff,
-        response_example=examples.DIFF,
+        response=ResultDiff,
         problems=[NotFound],
     )
-    async def diff_policy_results(self, request: EndpointRequest[Nothing, ResultDiffQuery]) -> schemas.ResultDiff:
+    async def diff_policy_results(self, request: EndpointRequest[Nothing, ResultDiffQuery]) -> ResultDiff:
         """By default the last two successes are compared; `from` and `to` select the results of other jobs."""
         policy = await self._policies.get(request.path_param("policy_id"))
         diff = await self._history.diff(policy.id, request.query.before, request.query.after)
-        return to_api.result_diff(policy.id, diff)
+        return ResultDiff.of(policy.id, diff)

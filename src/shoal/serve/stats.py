@@ -7,9 +7,10 @@ from shoal.access.token import TokenScope
 from shoal.base.request_form import Form, describe
 from shoal.fleet.view import PressureStatus
 from shoal.observe.hourly_stats import HourlyStatsReader
-from shoal.serve import examples, schemas, to_api
 from shoal.serve.cached import StateCounts
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.resources.bot import BotSeen
+from shoal.serve.resources.stats import BackPressure, Hour, Stats
 
 MOST_BOTS = 100
 
@@ -35,10 +36,9 @@ class StatsApi:
         scope=TokenScope.READ,
         summary="Show the number of crawls and jobs by state, and hourly statistics.",
         query=StatsQuery,
-        response=schemas.Stats,
-        response_example=examples.STATS,
+        response=Stats,
     )
-    async def show_stats(self, request: EndpointRequest[Nothing, StatsQuery]) -> schemas.Stats:
+    async def show_stats(self, request: EndpointRequest[Nothing, StatsQuery]) -> Stats:
         """The counts by state are refreshed at most every two seconds. The hourly statistics are collected by
         controllers, workers and crawls in other processes, and a few seconds late: jobs created, done, failed, expired
         (dead letters), retried and lost with their worker, the average duration of fetches, the share of retried
@@ -46,11 +46,11 @@ class StatsApi:
         crawls, crawls_at = await self._counts.crawls.get_with_time()
         jobs, jobs_at = await self._counts.jobs.get_with_time()
         hours, bots = await self._hourly.read(request.query.hours, request.query.kind, MOST_BOTS)
-        return schemas.Stats(
+        return Stats(
             crawls=crawls,
             jobs=jobs,
             at=min(crawls_at, jobs_at),
-            hours=[to_api.hour(one) for one in hours],
-            bots=[to_api.bot_seen(one) for one in bots],
-            back_pressure=[to_api.back_pressure(one) for one in self._pressure()],
+            hours=[Hour.of(one) for one in hours],
+            bots=[BotSeen.of(one) for one in bots],
+            back_pressure=[BackPressure.of(one) for one in self._pressure()],
         )

@@ -2,17 +2,16 @@
 
 from typing import Annotated
 
-from shoal.access.audit_log import AuditLog
+from shoal.access import audit_log as access
 from shoal.access.token import TokenRequest, TokenScope
 from shoal.access.tokens import Tokens
 from shoal.base.errors import NotAllowed, NotFound, StateConflict
 from shoal.base.request_form import Form, describe
-from shoal.serve import schemas, to_api
 from shoal.serve.authentication import caller_of
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
-from shoal.serve.examples import AUDIT_ENTRY, TOKEN
 from shoal.serve.pagination import Paging, number_of, page_of
 from shoal.serve.problems import Json
+from shoal.serve.resources.token import AuditEntry, AuditLog, Token, TokenList, TokenMade
 
 LAST_TOKEN = 2**31 - 1  # the largest number of a token
 NO_STORE = {"Cache-Control": "no-store"}
@@ -39,16 +38,15 @@ class TokenApi:
         summary="Create a token.",
         body=TokenRequest,
         status=201,
-        response=schemas.TokenMade,
+        response=TokenMade,
         problems=[NotAllowed],
         request_example={"name": "nightly crawls", "role": "operator", "expires_in": "90d"},
-        response_example=TOKEN | {"token": "shl_7h3k9m2pxw_…"},
     )
     async def create_token(self, request: EndpointRequest[TokenRequest, Nothing]) -> Json:
         """The token is shown only in this response. It cannot have more scopes than the token that creates it."""
         minted = await self._tokens.create(request.body, caller_of(request.http))
         headers = NO_STORE | {"Location": f"/api/v1/tokens/{minted.token.id}"}
-        return Json(to_api.token_made(minted.token, minted.text), 201, headers)
+        return Json(TokenMade.of(minted.token, token=minted.text), 201, headers)
 
     @endpoint(
         "GET",
@@ -56,27 +54,25 @@ class TokenApi:
         scope=TokenScope.ADMIN,
         summary="List tokens, newest first.",
         query=Paging,
-        response=schemas.TokenList,
-        response_example={"items": [TOKEN], "next": None},
+        response=TokenList,
     )
-    async def list_tokens(self, request: EndpointRequest[Nothing, Paging]) -> schemas.TokenList:
+    async def list_tokens(self, request: EndpointRequest[Nothing, Paging]) -> TokenList:
         """Revoked and expired tokens are included."""
         before = number_of(request.query.cursor, LAST_TOKEN)
         found = await self._tokens.newest(before=before, limit=request.query.limit + 1)
         tokens, more = page_of(found, request.query.limit, lambda token: token.number)
-        return schemas.TokenList(items=[to_api.token(one) for one in tokens], next=more)
+        return TokenList(items=[Token.of(one) for one in tokens], next=more)
 
     @endpoint(
         "GET",
         "/api/v1/tokens/{token_id}",
         scope=TokenScope.ADMIN,
         summary="Show a token.",
-        response=schemas.Token,
+        response=Token,
         problems=[NotFound],
-        response_example=TOKEN,
     )
-    async def show_token(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Token:
-        return to_api.token(await self._tokens.get(request.path_param("token_id")))
+    async def show_token(self, request: EndpointRequest[Nothing, Nothing]) -> Token:
+        return Token.of(await self._tokens.get(request.path_param("token_id")))
 
     @endpoint(
         "POST",
@@ -84,21 +80,21 @@ class TokenApi:
         scope=TokenScope.ADMIN,
         summary="Revoke a token.",
         body=RevokeForm,
-        response=schemas.Token,
+        response=Token,
         problems=[NotFound, StateConflict],
-        response_example=TOKEN | {"state": "revoked", "revoked_at": "2026-04-01T12:00:00Z"},
+        response_example=Token.example | {"state": "revoked", "revoked_at": "2026-04-01T12:00:00Z"},
     )
-    async def revoke_token(self, request: EndpointRequest[RevokeForm, Nothing]) -> schemas.Token:
+    async def revoke_token(self, request: EndpointRequest[RevokeForm, Nothing]) -> Token:
         """Every controller rejects it within a few seconds. Revoking a token twice changes nothing."""
         caller = caller_of(request.http)
         token = await self._tokens.revoke(request.path_param("token_id"), caller, even_last=request.body.force)
-        return to_api.token(token)
+        return Token.of(token)
 
 
 class AuditLogApi:
     """`/api/v1/audit-log`."""
 
-    def __init__(self, audit_log: AuditLog) -> None:
+    def __init__(self, audit_log: access.AuditLog) -> None:
         self._audit_log = audit_log
 
     @endpoint(
@@ -107,12 +103,11 @@ class AuditLogApi:
         scope=TokenScope.ADMIN,
         summary="List administrative actions, newest first.",
         query=AuditLogQuery,
-        response=schemas.AuditLog,
-        response_example={"items": [AUDIT_ENTRY], "next": None},
+        response=AuditLog,
     )
-    async def list_audit_log(self, request: EndpointRequest[Nothing, AuditLogQuery]) -> schemas.AuditLog:
+    async def list_audit_log(self, request: EndpointRequest[Nothing, AuditLogQuery]) -> AuditLog:
         query = request.query
         before, limit = number_of(query.cursor), query.limit + 1
         found = await self._audit_log.newest(before=before, limit=limit, subject=query.subject)
         entries, more = page_of(found, query.limit, lambda entry: entry.number)
-        return schemas.AuditLog(items=[to_api.audit_entry(one) for one in entries], next=more)
+        return AuditLog(items=[AuditEntry.of(one) for one in entries], next=more)

@@ -12,12 +12,23 @@ from shoal.base.errors import InvalidInput, NotFound
 from shoal.base.request_form import Form, describe
 from shoal.events.webhook import DeliveryState, NewWebhook, WebhookChange
 from shoal.events.webhooks import MOST_WEBHOOKS, Webhooks, WebhookTester
-from shoal.serve import examples, schemas, to_api
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.idempotency import respond_once
 from shoal.serve.pagination import LAST, Paging, number_of, page_of
 from shoal.serve.problems import Json
-from shoal.serve.schemas import Moment
+from shoal.serve.resources.resource import Moment
+from shoal.serve.resources.webhook import (
+    Delivery,
+    DeliveryList,
+    Event,
+    EventList,
+    EventsReplayed,
+    Webhook,
+    WebhookDetail,
+    WebhookList,
+    WebhookSecret,
+    WebhookTest,
+)
 
 
 class DeliveryQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,9 +63,8 @@ class WebhookApi:
         summary="Create a webhook.",
         body=NewWebhook,
         status=201,
-        response=schemas.WebhookSecret,
+        response=WebhookSecret,
         request_example={"url": "https://core.example.com/shoal", "events": ["crawl.job.*"]},
-        response_example=examples.WEBHOOK | examples.WEBHOOK_SECRET,
         idempotency_key=True,
     )
     async def create_webhook(self, request: EndpointRequest[NewWebhook, Nothing]) -> Response:
@@ -69,26 +79,24 @@ class WebhookApi:
         "/api/v1/webhooks",
         scope=TokenScope.READ,
         summary="List webhooks.",
-        response=schemas.WebhookList,
-        response_example={"items": [examples.WEBHOOK]},
+        response=WebhookList,
     )
-    async def list_webhooks(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.WebhookList:
+    async def list_webhooks(self, request: EndpointRequest[Nothing, Nothing]) -> WebhookList:
         """The oldest 100. A store that has more, from an earlier version, shows the others as these are removed."""
         found = await self._webhooks.all()
-        return schemas.WebhookList(items=[to_api.webhook(one) for one in found[:MOST_WEBHOOKS]])
+        return WebhookList(items=[Webhook.of(one) for one in found[:MOST_WEBHOOKS]])
 
     @endpoint(
         "GET",
         "/api/v1/webhooks/{webhook_id}",
         scope=TokenScope.READ,
         summary="Show a webhook and the state of its queue.",
-        response=schemas.WebhookDetail,
-        response_example=examples.WEBHOOK | {"waiting": 0, "dead": 2},
+        response=WebhookDetail,
         problems=[NotFound],
     )
-    async def show_webhook(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.WebhookDetail:
+    async def show_webhook(self, request: EndpointRequest[Nothing, Nothing]) -> WebhookDetail:
         webhook, counts = await self._webhooks.get(request.path_param("webhook_id"))
-        return to_api.webhook_detail(webhook, counts)
+        return WebhookDetail.of(webhook, waiting=counts["waiting"], dead=counts["dead"])
 
     @endpoint(
         "PATCH",
@@ -96,15 +104,14 @@ class WebhookApi:
         scope=TokenScope.ADMIN,
         summary="Change a webhook.",
         body=WebhookChange,
-        response=schemas.Webhook,
+        response=Webhook,
         request_example={"enabled": True},
-        response_example=examples.WEBHOOK,
         problems=[NotFound],
     )
-    async def change_webhook(self, request: EndpointRequest[WebhookChange, Nothing]) -> schemas.Webhook:
+    async def change_webhook(self, request: EndpointRequest[WebhookChange, Nothing]) -> Webhook:
         """A webhook that is enabled again receives the events it missed that are still stored."""
         webhook_id = request.path_param("webhook_id")
-        return to_api.webhook(await self._webhooks.change(webhook_id, request.body, audit=request.audit))
+        return Webhook.of(await self._webhooks.change(webhook_id, request.body, audit=request.audit))
 
     @endpoint(
         "DELETE",
@@ -123,29 +130,27 @@ class WebhookApi:
         "/api/v1/webhooks/{webhook_id}/rotate",
         scope=TokenScope.ADMIN,
         summary="Rotate the secret of a webhook.",
-        response=schemas.WebhookSecret,
-        response_example=examples.WEBHOOK | examples.WEBHOOK_SECRET,
+        response=WebhookSecret,
         problems=[NotFound],
     )
-    async def rotate_webhook(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.WebhookSecret:
+    async def rotate_webhook(self, request: EndpointRequest[Nothing, Nothing]) -> WebhookSecret:
         """For one day, deliveries are also signed with the previous secrets."""
         webhook = await self._webhooks.rotate(request.path_param("webhook_id"), audit=request.audit)
-        return to_api.webhook_secret(webhook)
+        return WebhookSecret.of(webhook)
 
     @endpoint(
         "POST",
         "/api/v1/webhooks/{webhook_id}/test",
         scope=TokenScope.ADMIN,
         summary="Send a test event to a webhook.",
-        response=schemas.WebhookTest,
-        response_example=examples.WEBHOOK_TEST,
+        response=WebhookTest,
         problems=[NotFound],
     )
-    async def test_webhook(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.WebhookTest:
+    async def test_webhook(self, request: EndpointRequest[Nothing, Nothing]) -> WebhookTest:
         """Sends a signed event of the type `webhook.test` at once and waits for the answer, for 20 seconds at most. It
         is sent even if the webhook is disabled, it is not retried, and it is not listed with the deliveries."""
         webhook_id = request.path_param("webhook_id")
-        return to_api.webhook_test(await self._tester.test(webhook_id, audit=request.audit))
+        return WebhookTest.of(await self._tester.test(webhook_id, audit=request.audit))
 
     @endpoint(
         "GET",
@@ -153,19 +158,15 @@ class WebhookApi:
         scope=TokenScope.READ,
         summary="List the deliveries of a webhook, newest first.",
         query=DeliveryQuery,
-        response=schemas.DeliveryList,
-        response_example={
-            "items": [examples.DELIVERY],
-            "next": None,
-        },
+        response=DeliveryList,
         problems=[NotFound],
     )
-    async def list_deliveries(self, request: EndpointRequest[Nothing, DeliveryQuery]) -> schemas.DeliveryList:
+    async def list_deliveries(self, request: EndpointRequest[Nothing, DeliveryQuery]) -> DeliveryList:
         query = request.query
         before = number_of(query.cursor) or LAST
         found = await self._webhooks.deliveries(request.path_param("webhook_id"), query.state, before, query.limit + 1)
         deliveries, more = page_of(found, query.limit, lambda delivery: delivery.sequence)
-        return schemas.DeliveryList(items=[to_api.delivery(one) for one in deliveries], next=more)
+        return DeliveryList(items=[Delivery.of(one) for one in deliveries], next=more)
 
     @endpoint(
         "POST",
@@ -174,25 +175,25 @@ class WebhookApi:
         summary="Send events again.",
         body=ReplayForm,
         status=202,
-        response=schemas.EventsReplayed,
+        response=EventsReplayed,
         request_example={"since": "2026-03-01T09:00:00Z", "until": "2026-03-01T12:00:00Z"},
         response_example={"replayed": 120},
         problems=[NotFound],
     )
-    async def replay_events(self, request: EndpointRequest[ReplayForm, Nothing]) -> schemas.EventsReplayed:
+    async def replay_events(self, request: EndpointRequest[ReplayForm, Nothing]) -> EventsReplayed:
         """Either one event by its id, or all events of a time range that the webhook subscribes to. Event ids do not
         change."""
         webhook_id, form = request.path_param("webhook_id"), request.body
         if form.event_id is not None and form.since is None and form.until is None:
             count = await self._webhooks.replay(webhook_id, form.event_id, audit=request.audit)
-            return schemas.EventsReplayed(replayed=count)
+            return EventsReplayed(replayed=count)
         if form.event_id is not None or form.since is None or form.until is None:
             raise InvalidInput(
                 "event_id", "or a time range is required, but not both", "give event_id alone, or since and until"
             )
         since, until = to_micros(form.since), to_micros(form.until)
         count = await self._webhooks.replay_time(webhook_id, since, until, audit=request.audit)
-        return schemas.EventsReplayed(replayed=count)
+        return EventsReplayed(replayed=count)
 
     @endpoint(
         "GET",
@@ -200,8 +201,7 @@ class WebhookApi:
         scope=TokenScope.READ,
         summary="List events in order.",
         query=EventQuery,
-        response=schemas.EventList,
-        response_example={"items": [examples.EVENT], "next": 42},
+        response=EventList,
     )
     async def list_events(self, request: EndpointRequest[Nothing, EventQuery]) -> Response:
         """To receive every event exactly once, send `next` of each response as `after` of the next request. A page of
@@ -209,11 +209,9 @@ class WebhookApi:
         found = await self._webhooks.events(request.query.after, request.query.limit)
         last = found[-1].sequence if found else request.query.after
         # A page may have megabytes.
-        return await asyncio.to_thread(
-            lambda: Json(schemas.EventList(items=[to_api.event(one) for one in found], next=last))
-        )
+        return await asyncio.to_thread(lambda: Json(EventList(items=[Event.of(one) for one in found], next=last)))
 
     async def _create(self, request: EndpointRequest[NewWebhook, Nothing], webhook_id: str) -> Json:
         webhook = await self._webhooks.make(request.body, webhook_id, audit=request.audit)
         headers = {"Location": f"/api/v1/webhooks/{webhook.id}"}
-        return Json(to_api.webhook_secret(webhook), 201, headers)
+        return Json(WebhookSecret.of(webhook), 201, headers)

@@ -1,0 +1,288 @@
+"""Crawls, and how they treated their hosts."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Self
+
+from msgspec import UNSET, UnsetType, convert, field
+
+from shoal.base.clock import from_micros, moment
+from shoal.base.request_form import describe
+from shoal.crawl import politeness
+from shoal.crawl.crawl import shown_config
+from shoal.crawl.lifecycle import failed_urls
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
+from shoal.crawl.states import CrawlState
+from shoal.hosts import rate
+from shoal.hosts.robots import RobotsState
+from shoal.serve.resources.resource import CrawlError, Moment, NextPage, Resource
+
+
+class Responses(Resource, kw_only=True):
+    """Final statuses of URLs, after redirects and retries. The first four add up to `pages`."""
+
+    success: Annotated[int, describe("2xx responses.")] = field(name="2xx")
+    redirect: Annotated[int, describe("3xx responses: not modified, or a redirect without a usable target.")] = field(
+        name="3xx"
+    )
+    client_error: Annotated[int, describe("4xx responses.")] = field(name="4xx")
+    server_error: Annotated[int, describe("5xx responses.")] = field(name="5xx")
+    none: Annotated[int, describe("No HTTP response: the connection failed, or robots.txt could not be fetched.")]
+
+
+class Crawl(Resource, kw_only=True):
+    """A crawl and its progress so far."""
+
+    id: Annotated[str, describe("Id of the crawl.")]
+    state: CrawlState
+    state_reason: Annotated[
+        str | None, describe("Why the crawl is in this state, such as drained, drained_partly or max_pages.")
+    ]
+    seeds: Annotated[list[str], describe("URLs that the crawl started from.")]
+    project: str
+    labels: dict[str, str]
+    priority: int
+    created_at: Moment
+    started_at: Moment | None
+    finished_at: Moment | None
+    pages: Annotated[int, describe("URLs that returned an HTTP response.")]
+    errors: Annotated[int, describe("URLs that returned no response, or one that cannot be used.")]
+    responses: Annotated[Responses, describe("Pages by HTTP status class.")]
+    queued: Annotated[int, describe("URLs that are waiting or being fetched.")]
+    skipped: Annotated[dict[str, int], describe("URLs that were not requested, by reason; trap: those in quarantine.")]
+    bytes: Annotated[int, describe("Bytes received.")]
+    not_modified: Annotated[int, describe("Pages that a server reported as unchanged (304).")]
+    bytes_saved: Annotated[int, describe("Bytes not transferred because pages were unchanged.")]
+    depth_reached: Annotated[
+        int, describe("Largest `depth` of a page: links on the path that was found first; 1 for an entry of a sitemap.")
+    ]
+    worked_seconds: Annotated[
+        float, describe("Time during which workers ran this crawl; time shared by several workers counts once.")
+    ]
+    config: Annotated[dict[str, Any], describe("Options of the crawl; secrets are masked.", title="Options")]
+    node_ids: Annotated[list[str], describe("Nodes that are running the crawl now.")]
+    error: Annotated[CrawlError | None, describe("Why the crawl failed, if it did.")]
+
+    example: ClassVar = {
+        "id": "crl_01hr2v8k3m4n5p6q",
+        "state": "running",
+        "state_reason": None,
+        "seeds": ["https://example.com/"],
+        "project": "default",
+        "labels": {"team": "search"},
+        "priority": 50,
+        "created_at": "2026-03-01T09:00:00Z",
+        "started_at": "2026-03-01T09:00:01Z",
+        "finished_at": None,
+        "pages": 120,
+        "errors": 2,
+        "responses": {"2xx": 112, "3xx": 0, "4xx": 7, "5xx": 1, "none": 2},
+        "queued": 380,
+        "skipped": {"robots": 4},
+        "bytes": 2460000,
+        "not_modified": 0,
+        "bytes_saved": 0,
+        "depth_reached": 2,
+        "worked_seconds": 61.2,
+        "config": {"depth": 2, "max_pages": 500, "speed": "normal"},
+        "node_ids": ["crawler-1"],
+        "error": None,
+    }
+
+    @classmethod
+    def of(cls, status: CrawlStatus, **more: Any) -> Self:
+        crawl, counts = status.crawl, status.counts
+        failed = crawl.state is CrawlState.FAILED
+        return super().of(
+            crawl,
+            counts,
+            seeds=crawl.config.seeds,
+            labels=crawl.config.labels,
+            responses=convert(counts.responses, Responses),
+            worked_seconds=round(counts.walked.total_seconds(), 3),
+            config=shown_config(crawl.config),
+            node_ids=list(status.node_ids),
+            error=CrawlError(code=crawl.state_reason, message=status.error_message) if failed else None,
+            **more,
+        )
+
+
+NEW_CRAWL = Crawl.example | {
+    "state": "queued",
+    "started_at": None,
+    "pages": 0,
+    "errors": 0,
+    "responses": {"2xx": 0, "3xx": 0, "4xx": 0, "5xx": 0, "none": 0},
+    "queued": 1,
+    "skipped": {},
+    "bytes": 0,
+    "depth_reached": 0,
+    "worked_seconds": 0.0,
+    "node_ids": [],
+}
+
+
+class CrawlList(Resource, kw_only=True):
+    items: list[Crawl]
+    next: NextPage
+
+    example: ClassVar = {"items": [Crawl.example], "next": "MTI"}
+
+
+class HeldHost(Resource, kw_only=True):
+    """A host that receives no requests for a while."""
+
+    origin: Annotated[str, describe("Scheme, host and port.")]
+    held_until: Annotated[Moment, describe("No request is sent before this time.")]
+    status: Annotated[int, describe("The HTTP status that caused the pause.")]
+
+    example: ClassVar = {"origin": "https://example.com", "held_until": "2026-03-01T09:05:00Z", "status": 429}
+
+    @classmethod
+    def of(cls, host: rate.HeldHost) -> Self:
+        return super().of(host, held_until=from_micros(host.until))
+
+
+class FailedSeed(Resource, kw_only=True):
+    """A seed that returned no page."""
+
+    url: Annotated[str, describe("The seed.")]
+    status: Annotated[int | None, describe("HTTP status of its last response; null if there was none.")]
+    error: Annotated[CrawlError | None, describe("Why there was no response.")]
+
+    @classmethod
+    def of(cls, seed: failed_urls.FailedSeed) -> Self:
+        code, message = seed.error_code, seed.error_message or ""
+        return super().of(seed, error=None if code is None else CrawlError(code=code, message=message))
+
+
+class CrawlDetail(Crawl, kw_only=True):
+    """A crawl with the hosts it is waiting for and the seeds that failed."""
+
+    held_hosts: Annotated[
+        list[HeldHost], describe("Hosts that asked for a pause (429 or 503) and have URLs of this crawl waiting.")
+    ]
+    failed_seeds: Annotated[
+        list[FailedSeed],
+        describe("All seeds, if the crawl has ended and every seed failed with 4xx, 5xx or no response. Else empty."),
+    ]
+    dead_seeds: Annotated[
+        list[FailedSeed],
+        describe(
+            "The seeds that failed or were skipped, if the crawl has ended and another seed returned a page. "
+            "Of more than 1,000 seeds, only the first 1,000 are looked up."
+        ),
+    ]
+
+    example: ClassVar = Crawl.example | {"held_hosts": [HeldHost.example], "failed_seeds": [], "dead_seeds": []}
+
+    @classmethod
+    def with_hosts(cls, status: CrawlStatus, held: Sequence[rate.HeldHost]) -> Self:
+        return cls.of(
+            status,
+            held_hosts=[HeldHost.of(host) for host in held],
+            failed_seeds=[FailedSeed.of(seed) for seed in status.failed_seeds],
+            dead_seeds=[FailedSeed.of(seed) for seed in status.dead_seeds],
+        )
+
+
+class CrawlRetried(Crawl, kw_only=True):
+    """A crawl after a retry."""
+
+    retried: Annotated[
+        int | UnsetType, describe("Number of failed URLs that will be fetched again, if the request selected URLs.")
+    ] = UNSET
+
+    example: ClassVar = Crawl.example | {"state": "queued", "node_ids": [], "retried": 12}
+
+
+class CrawlRemoval(Resource, kw_only=True):
+    """A removal that goes on."""
+
+    crawl_id: str
+    removed: Annotated[int, describe("Rows that were removed so far.")]
+
+
+class HostPoliteness(Resource, kw_only=True):
+    """How one host was treated. Delays are seconds between two requests."""
+
+    origin: Annotated[str, describe("Scheme, host and port.")]
+    pages: Annotated[int, describe("Pages fetched from the host.")]
+    requests_per_second: Annotated[float | None, describe("Pages per second of work; null before the first page.")]
+    delay_seconds: Annotated[
+        float, describe("Delay between requests: our own or the Crawl-delay of robots.txt, whichever is longer.")
+    ]
+    robots: Annotated[RobotsState | None, describe("The result of the last request for robots.txt; null if unknown.")]
+    robots_hash: Annotated[str | None, describe("Content hash of the robots.txt: its version.")]
+    robots_fetched_at: Annotated[Moment | None, describe("When its robots.txt was fetched last.")]
+    crawl_delay_asked: Annotated[float | None, describe("The delay that robots.txt asks for.")]
+    crawl_delay_honoured: Annotated[float, describe("The part of that delay that is applied.")]
+    crawl_delay_clamped: Annotated[bool, describe("Whether it asks for more than the maximum.")]
+    holds: Annotated[dict[str, int], describe("How often it asked us to wait, by the status of its response.")]
+    hold_seconds: Annotated[float, describe("How long it was not requested because of that.")]
+    held_until: Annotated[Moment | None, describe("Until when it is not requested now.")]
+
+    @classmethod
+    def of(cls, receipt: politeness.HostReceipt) -> Self:
+        host, rate = receipt.host, receipt.requests_per_second
+        return super().of(
+            host,
+            requests_per_second=None if rate is None else round(rate, 3),
+            delay_seconds=receipt.effective_delay,
+            robots=None if host.robots is None else host.robots.state,
+            robots_fetched_at=moment(host.robots_at),
+            crawl_delay_asked=receipt.asked_delay,
+            crawl_delay_honoured=receipt.honoured_delay,
+            crawl_delay_clamped=receipt.delay_was_clamped,
+            holds={str(status): count for status, count in receipt.holds.statuses.items()},
+            hold_seconds=round(receipt.holds.seconds, 3),
+            held_until=from_micros(host.held_until) if host.state.held_seconds else None,
+        )
+
+
+class PolitenessReceipt(Resource, kw_only=True):
+    """How a crawl treated its hosts, those with most pages first."""
+
+    crawl_id: str
+    obeys_robots: Annotated[bool, describe("Whether the crawl obeys robots.txt.")]
+    user_agent: Annotated[str, describe("User-Agent header that it sends.")]
+    connections_per_host: Annotated[int, describe("Concurrent requests to one host.")]
+    delay_seconds: Annotated[float, describe("Our own delay between requests to one host.")]
+    hosts: Annotated[list[HostPoliteness], describe("Its hosts, at most 200.")]
+    more_hosts: Annotated[bool, describe("Whether the crawl has more hosts than are listed.")]
+
+    example: ClassVar = {
+        "crawl_id": Crawl.example["id"],
+        "obeys_robots": True,
+        "user_agent": "Shoal/0.1",
+        "connections_per_host": 2,
+        "delay_seconds": 1.0,
+        "hosts": [
+            {
+                "origin": "https://example.com",
+                "pages": 1200,
+                "requests_per_second": 0.5,
+                "delay_seconds": 2.0,
+                "robots": "found",
+                "robots_hash": "9f86d081884c7d65",
+                "robots_fetched_at": "2026-03-01T09:00:00Z",
+                "crawl_delay_asked": 2.0,
+                "crawl_delay_honoured": 2.0,
+                "crawl_delay_clamped": False,
+                "holds": {"429": 1},
+                "hold_seconds": 30.0,
+                "held_until": None,
+            }
+        ],
+        "more_hosts": False,
+    }
+
+    @classmethod
+    def of(cls, receipt: politeness.PolitenessReceipt) -> Self:
+        return super().of(
+            receipt,
+            crawl_id=receipt.status.crawl.id,
+            connections_per_host=receipt.connections,
+            delay_seconds=receipt.own_delay,
+            hosts=[HostPoliteness.of(one) for one in receipt.hosts],
+            more_hosts=receipt.is_cut,
+        )

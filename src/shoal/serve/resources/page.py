@@ -1,0 +1,177 @@
+"""What a crawl collects: pages, traps, journal entries, and why a URL was fetched or not."""
+
+from typing import Annotated, Any, ClassVar, Self
+
+from msgspec.structs import asdict
+
+from shoal.base.request_form import describe
+from shoal.crawl.frontier.explain import UrlExplanation, UrlState
+from shoal.crawl.frontier.traps import TrapState
+from shoal.pages import page as pages
+from shoal.serve.resources.crawl import Crawl
+from shoal.serve.resources.resource import Moment, NextLater, NextPage, Resource
+
+
+class Redirect(Resource, kw_only=True):
+    url: Annotated[str, describe("URL that redirected.")]
+    status: Annotated[int, describe("Status of the redirect.")]
+
+
+class PageError(Resource, kw_only=True):
+    code: Annotated[str, describe("Stable code of the error.")]
+    message: Annotated[str | None, describe("The error in one sentence.")]
+
+
+class Page(Resource, kw_only=True):
+    """The record of one fetched URL."""
+
+    crawl_id: str
+    url: Annotated[str, describe("The requested URL.")]
+    final_url: Annotated[str | None, describe("URL after redirects.")]
+    status: Annotated[int | None, describe("HTTP status of the last response; null if there was none.")]
+    depth: Annotated[int, describe("Number of links on the path that was found first; 1 for an entry of a sitemap.")]
+    parent: Annotated[str | None, describe("The page on which the URL was found first.")]
+    content_type: Annotated[str | None, describe("The Content-Type header as sent.")]
+    encoding: Annotated[str | None, describe("Character encoding that was used to decode the page.")]
+    bytes: Annotated[int, describe("Size of the body as sent, before content decoding.")]
+    title: Annotated[str | None, describe("Title of the page.")]
+    description: Annotated[str | None, describe("Meta description.")]
+    canonical: Annotated[str | None, describe("Canonical URL as the page or the Link header has it.")]
+    robots: Annotated[str | None, describe("Robots directives of the page and of the X-Robots-Tag header.")]
+    lang: Annotated[str | None, describe("Language of the page.")]
+    h1: Annotated[str | None, describe("First heading of level 1.")]
+    word_count: Annotated[int | None, describe("Number of words in the visible text.")]
+    content_hash: Annotated[str | None, describe("Content hash of the decoded body.")]
+    links_internal: Annotated[int | None, describe("Number of distinct pages in scope that it links to.")]
+    links_external: Annotated[int | None, describe("Number of distinct pages out of scope that it links to.")]
+    redirects: Annotated[list[Redirect], describe("The redirects, in order.")]
+    fetched_at: Annotated[Moment, describe("When it was fetched.")]
+    duration_ms: Annotated[float | None, describe("Duration of the last request in milliseconds.")]
+    attempt: Annotated[int, describe("Number of this attempt.")]
+    rendered: Annotated[bool, describe("Whether a browser rendered the page.")]
+    error: Annotated[PageError | None, describe("What went wrong; a page can have both a status and an error.")]
+    data: Annotated[dict[str, Any] | None, describe("Data extracted by the rule set.")]
+
+    example: ClassVar = {
+        "crawl_id": Crawl.example["id"],
+        "url": "https://example.com/about",
+        "final_url": "https://example.com/about",
+        "status": 200,
+        "depth": 1,
+        "parent": "https://example.com/",
+        "content_type": "text/html; charset=utf-8",
+        "encoding": "utf-8",
+        "bytes": 5120,
+        "title": "About us",
+        "description": None,
+        "canonical": None,
+        "robots": None,
+        "lang": "en",
+        "h1": "About us",
+        "word_count": 310,
+        "content_hash": "8f3a1c0b7d2e49566f0a1b2c3d4e5f60",
+        "links_internal": 14,
+        "links_external": 2,
+        "redirects": [],
+        "fetched_at": "2026-03-01T09:00:04Z",
+        "duration_ms": 84.2,
+        "attempt": 1,
+        "rendered": False,
+        "error": None,
+        "data": None,
+    }
+
+    @classmethod
+    def of(cls, page: pages.Page, crawl_id: str) -> Self:
+        return cls(**page.record(crawl_id))
+
+
+class PageList(Resource, kw_only=True):
+    items: list[Page]
+    next: NextLater
+
+    example: ClassVar = {"items": [Page.example], "next": "MTIw"}
+
+
+class Trap(Resource, kw_only=True):
+    """A URL pattern whose pages repeat the same content."""
+
+    pattern: Annotated[str, describe("The URL pattern.")]
+    state: TrapState
+    sample: Annotated[str, describe("One of its URLs.")]
+    count: Annotated[int, describe("Number of quarantined URLs.")]
+
+    example: ClassVar = {
+        "pattern": "https://example.com/calendar?month=&year=",
+        "state": "quarantined",
+        "sample": "https://example.com/calendar?month=7&year=2093",
+        "count": 240,
+    }
+
+
+class TrapList(Resource, kw_only=True):
+    items: list[Trap]
+    next: NextPage
+
+    example: ClassVar = {"items": [Trap.example], "next": None}
+
+
+class TrapReleased(Resource, kw_only=True):
+    """A URL pattern after its release from quarantine."""
+
+    crawl_id: str
+    pattern: Annotated[str, describe("The URL pattern.")]
+    released: Annotated[int, describe("Number of URLs that are queued again.")]
+
+    example: ClassVar = {"crawl_id": Crawl.example["id"], "pattern": Trap.example["pattern"], "released": 240}
+
+
+class JournalEntry(Resource, kw_only=True):
+    """An entry of a crawl's journal. Further fields depend on the event."""
+
+    timestamp: Annotated[Moment, describe("When it happened.")]
+    level: Annotated[str, describe("info, warning or error.")]
+    event: Annotated[str, describe("Stable name of the event.")]
+    msg: Annotated[str, describe("Message for people.")]
+    crawl_id: str
+    number: Annotated[int, describe("Position in the journal.")]
+
+    example: ClassVar = {
+        "timestamp": "2026-03-01T09:00:07Z",
+        "level": "info",
+        "event": "depth_finished",
+        "msg": "Depth 1 finished",
+        "crawl_id": Crawl.example["id"],
+        "number": 12,
+    }
+
+
+class JournalEntryList(Resource, kw_only=True):
+    items: list[JournalEntry]
+    next: NextLater
+
+    example: ClassVar = {"items": [JournalEntry.example], "next": "MTI"}
+
+
+class UrlExplained(Resource, kw_only=True):
+    """The state of a URL in a crawl, and the reason. Further fields depend on the reason."""
+
+    open_fields: ClassVar = True
+    crawl_id: str
+    url: Annotated[str, describe("The URL in canonical form.")]
+    state: UrlState
+    reason: Annotated[str | None, describe("Stable name of the reason, if there is one.")]
+    explanation: Annotated[str, describe("The reason in one sentence.")]
+
+    example: ClassVar = {
+        "crawl_id": Crawl.example["id"],
+        "url": "https://example.com/calendar/2031",
+        "state": "skipped",
+        "reason": "excluded",
+        "explanation": "It matches the exclude pattern `/calendar/`.",
+    }
+
+    @classmethod
+    def with_facts(cls, crawl_id: str, found: UrlExplanation) -> dict[str, Any]:
+        """Return its fields with the facts behind them."""
+        return asdict(cls.of(found, crawl_id=crawl_id, explanation=found.sentence)) | found.facts

@@ -1,0 +1,149 @@
+"""Policies, and what raises the priority of their jobs."""
+
+from typing import Annotated, Any, ClassVar, Self
+
+from shoal.base.request_form import describe
+from shoal.base.text import redact_url
+from shoal.plan import policy as plan
+from shoal.plan.importer import ImportSummary
+from shoal.serve.resources.resource import Moment, NextPage, Resource
+
+POLICY_FORM: dict[str, Any] = {
+    "url": "https://shop.example.com/item/17",
+    "frequency": "6h",
+    "priority_base": 60,
+    "labels": {"team": "prices"},
+    "rule_set": {"fields": {"price": {"css": ".price", "type": "float", "required": True}}},
+}
+
+
+class Freshness(Resource, kw_only=True):
+    age_seconds: Annotated[int | None, describe("Seconds since the last success; null if there was none.")]
+    stale: Annotated[bool, describe("The last success is older than the frequency, or than the last cron time.")]
+
+
+class Policy(Resource, kw_only=True):
+    """A policy and its status."""
+
+    id: Annotated[str, describe("Id of the policy.")]
+    url: Annotated[str | None, describe("Page to fetch; null for a site.")]
+    seeds: Annotated[list[str], describe("URLs from which a site is crawled; empty for a page.")]
+    frequency: Annotated[str | None, describe("Interval between runs; null with cron.")]
+    cron: Annotated[str | None, describe("Schedule as a cron expression; null with a frequency.")]
+    timezone: Annotated[str, describe("Time zone of cron and windows.")]
+    windows: Annotated[list[str], describe("Time windows in which runs may start.")]
+    jitter: Annotated[str, describe("Maximum random delay of each run.")]
+    priority_base: Annotated[int, describe("Base priority from 0 to 100; higher runs first.")]
+    crawl_config: Annotated[dict[str, Any], describe("Fetch or crawl options; secrets are masked.")]
+    rule_set: Annotated[dict[str, Any] | None, describe("Rule set with the data to extract from each page.")]
+    lock_ttl: Annotated[str, describe("Lease duration of a bot's job without a heartbeat.")]
+    max_retry: Annotated[int, describe("Maximum number of retries.")]
+    queue: Annotated[
+        str | None, describe("Capability that a bot or worker needs: http, js or special; null: the default.")
+    ]
+    overlap: Annotated[
+        str, describe("What to do when a run is due while the last one is still active: skip, queue or replace.")
+    ]
+    adaptive: Annotated[dict[str, str] | None, describe("Bounds of the adaptive frequency.")]
+    not_after: Annotated[Moment | None, describe("No run starts after this time.")]
+    labels: dict[str, str]
+    project: str
+    enabled: Annotated[bool, describe("Whether its runs are scheduled.")]
+    next_run_at: Annotated[Moment | None, describe("Null if the policy is disabled or has ended.")]
+    last_run_at: Annotated[Moment | None, describe("Time of the last run.")]
+    last_success_at: Annotated[Moment | None, describe("Time of the last success.")]
+    live_job_id: Annotated[str | None, describe("The page job that is waiting or running.")]
+    last_crawl_id: Annotated[str | None, describe("The last crawl of a site policy.")]
+    freshness: Annotated[Freshness, describe("Age of the last success.")]
+    created_at: Moment
+
+    example: ClassVar = {
+        "id": "pol_01hr2v8k3m4n5p6q",
+        "seeds": [],
+        "cron": None,
+        "timezone": "UTC",
+        "windows": [],
+        "jitter": "0s",
+        "crawl_config": {},
+        "lock_ttl": "10m",
+        "max_retry": 3,
+        "queue": None,
+        "overlap": "skip",
+        "adaptive": None,
+        "not_after": None,
+        "project": "default",
+        "enabled": True,
+        **POLICY_FORM,
+        "next_run_at": "2026-03-01T15:00:00Z",
+        "last_run_at": "2026-03-01T09:00:00Z",
+        "last_success_at": "2026-03-01T09:00:02Z",
+        "live_job_id": None,
+        "last_crawl_id": None,
+        "freshness": {"age_seconds": 1800, "stale": False},
+        "created_at": "2026-02-01T09:00:00Z",
+    }
+
+    @classmethod
+    def of(cls, policy: plan.Policy, now: int) -> Self:
+        """Show a policy without secrets; its freshness is as of `now`, in store time."""
+        form, last = policy.form, policy.last_success_at
+        shown = form.plain() | {
+            "crawl_config": plan.shown_options(form.crawl_config),
+            "url": None if form.url is None else redact_url(form.url),
+        }
+        age_seconds = None if last is None else round((now - last) / 1e6)
+        freshness = Freshness(age_seconds=age_seconds, stale=policy.staleness(now) > 1.0)
+        return super().of(policy, **shown, last_crawl_id=policy.live_crawl, freshness=freshness)
+
+
+class PolicyList(Resource, kw_only=True):
+    items: list[Policy]
+    next: NextPage
+
+    example: ClassVar = {"items": [Policy.example], "next": None}
+
+
+class PolicyRun(Resource, kw_only=True):
+    """The job or crawl of a policy that was run now."""
+
+    job_id: Annotated[str | None, describe("The job, for a page policy.")]
+    crawl_id: Annotated[str | None, describe("The crawl, for a site policy.")]
+    duplicate: Annotated[bool, describe("True if the policy was already running; the id is that of the active run.")]
+
+
+class Boost(Resource, kw_only=True):
+    """A temporary change of priority."""
+
+    subject: Annotated[str, describe("`url:URL` or `label:NAME=VALUE`.")]
+    boost: Annotated[float, describe("Points added to the priority; negative to lower it.")]
+    until: Annotated[Moment, describe("When the change ends.")]
+
+
+class PriorityRule(Resource, kw_only=True):
+    """A rule that contributes to the priority of a policy's jobs."""
+
+    fact: Annotated[str, describe("Input of the rule: importance, staleness, error_rate, signal or overdue_seconds.")]
+    per: Annotated[float, describe("Points per unit of the fact.")]
+    most: Annotated[float, describe("Maximum points this rule may add or subtract.")]
+
+
+class PriorityRuleList(Resource, kw_only=True):
+    items: list[PriorityRule]
+
+
+class InvalidLine(Resource, kw_only=True):
+    line: Annotated[int, describe("Line number.")]
+    problem: Annotated[str, describe("What is wrong with it.")]
+
+
+class PoliciesImported(Resource, kw_only=True):
+    """The outcome of an import."""
+
+    made: Annotated[int, describe("Number of policies created.")]
+    bad: Annotated[int, describe("Number of invalid lines.")]
+    problems: Annotated[list[InvalidLine], describe("The first hundred invalid lines.")]
+
+    @classmethod
+    def of(cls, summary: ImportSummary) -> Self:
+        problems = [InvalidLine(line=line, problem=problem) for line, problem in summary.problems]
+        return super().of(summary, problems=problems)

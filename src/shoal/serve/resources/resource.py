@@ -1,0 +1,54 @@
+"""The base of the structs that endpoints return, and what several of them use."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, Self, get_type_hints
+
+from msgspec import Meta, Struct
+
+from shoal.base.clock import moment
+from shoal.base.request_form import describe
+
+Moment = Annotated[datetime, Meta(tz=True)]
+NextPage = Annotated[str | None, describe("Cursor of the next page; null on the last page.")]
+NextLater = Annotated[str | None, describe("Cursor of what follows; null once nothing more can follow.")]
+
+
+class Resource(Struct, kw_only=True):
+    """A response, or a part of one. Most are named after the value that they show."""
+
+    example: ClassVar[Any] = None  # the example of an endpoint that returns it
+    open_fields: ClassVar[bool] = False  # whether it may be returned with further fields
+
+    @classmethod
+    def of(cls, *values: Any, **given: Any) -> Self:
+        """Show these values: a field that is not given is copied from the first value with an attribute of its name; a
+        stored time becomes a moment. A subclass gives the fields that differ."""
+        key = (cls, *map(type, values), *given)
+        plan = _PLANS.get(key) or _PLANS.setdefault(key, _plan(cls, values, given))
+        for place, name, is_time in plan:
+            found = getattr(values[place], name)
+            given[name] = moment(found) if is_time else found
+        return cls(**given)
+
+
+_PLANS: dict[tuple[object, ...], list[tuple[int, str, bool]]] = {}
+
+
+def _plan(kind: type[Resource], values: Sequence[object], given: dict[str, Any]) -> list[tuple[int, str, bool]]:
+    """Return which fields are copied: from which value, by which name, and whether it is a time. A field that no value
+    has needs a default."""
+    hints = get_type_hints(kind)
+    return [
+        (place, name, hints[name] in (datetime, datetime | None))
+        for name in kind.__struct_fields__
+        if name not in given
+        for place in [place for place, value in enumerate(values) if hasattr(value, name)][:1]
+    ]
+
+
+class CrawlError(Resource, kw_only=True):
+    """Why a crawl, an analysis or a seed failed."""
+
+    code: Annotated[str | None, describe("Stable code of the error, if it has one.")]
+    message: Annotated[str, describe("The error in one sentence.")]
