@@ -20,6 +20,7 @@ from pathlib import Path
 
 import uvloop
 
+from bench import contention
 from bench.frontier import RedisStore, Spent, opened_store
 from bench.peers import jobs
 from bench.process import ServerCpu
@@ -39,6 +40,7 @@ BATCHES = (1, 10, 100)
 ROUNDS = {1: 300, 10: 200, 100: 100}
 NO_OPS, FEW_NO_OPS = 20_000, 2_000
 PICKED, FEW_PICKED = 200, 40
+CONTENDED, FEW_CONTENDED = 8_000, 2_000
 SLOW_SECONDS = 60.0
 SLOW_JOBS = 8
 PATIENCE_SECONDS = 120.0
@@ -143,6 +145,10 @@ def run(options: Namespace) -> Report:
                     killed.rows.append(killed_work(store, log))
             with opened_queue(driver) as store:
                 uvloop.run(calls(store, BACKLOGS[:1] if options.short else BACKLOGS, report))
+            if driver == "postgres":
+                with opened_queue(driver) as store:
+                    jobs_of_groups = FEW_CONTENDED if options.short else CONTENDED
+                    report.tables.append(contention.measure(store.flags["DATABASE_URL"], jobs_of_groups))
         except ServerUnavailable as error:
             print(f"{driver} is not measured: {error}")
     report.tables += [through, picked, *([killed] if killed.rows else [])]

@@ -10,7 +10,7 @@ from shoal.base.errors import LeaseLost
 from shoal.base.ids import JobId
 from shoal.page_jobs.group import Group, GroupConfig, GroupState
 from shoal.page_jobs.result import Result, ResultDelivery, Status
-from shoal.queue.job import Lease
+from shoal.queue.job import Lease, LeaseRequest
 from tests.contract.conftest import PATIENCE, Bench, Breakpoint, BreakpointDatabase, until_blocked
 from tests.support.effort import times
 from tests.support.fleet import SEED
@@ -92,6 +92,26 @@ async def test_results_that_share_a_group_whose_last_job_is_leased_meanwhile_end
     await until_blocked(bench)
     at_two.resume()
     await asyncio.wait_for(asyncio.gather(*settling, bench.ingest.settle("w3", [done(third)])), PATIENCE)
+    assert (await bench.groups.get(group.id)).state is GroupState.COMPLETED
+    assert await ends_of(bench) == 1
+
+
+async def test_results_that_lease_the_last_waiting_job_do_not_wait_for_others(postgres_bench: Bench) -> None:
+    """To start over would change nothing: the job would wait again, and be leased again."""
+    bench = postgres_bench
+    group = await made(bench, 3)
+    [first], [second] = await take(bench, "w1"), await take(bench, "w2")
+    slow, point = stopped_at(bench, "group_to_end")
+    settling = asyncio.create_task(slow.ingest.settle("w2", [done(second)]))
+    await point.wait_until_reached()
+    request = LeaseRequest("w1", ["page"])
+    turn = await asyncio.wait_for(
+        bench.database.run(lambda tx: bench.ingest.settle_in(tx, request, [done(first)], 1)), PATIENCE
+    )
+    point.resume()
+    await settling
+    assert await ends_of(bench) == 0
+    await bench.ingest.settle("w1", [done(lease) for lease in turn.leases])
     assert (await bench.groups.get(group.id)).state is GroupState.COMPLETED
     assert await ends_of(bench) == 1
 

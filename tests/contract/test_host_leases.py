@@ -19,11 +19,14 @@ from shoal.page_jobs.spec import host_of
 from shoal.queue import states
 from shoal.queue.job import Lease, LeaseRequest, NewJob, TurnResult
 from shoal.queue.job_admin_store import JobFilter
+from shoal.queue.job_hosts import SqlHostQueue
 from shoal.queue.states import JobState
 from tests.contract.conftest import Bench
 from tests.support.servers import ask_redis
 
 SHORT_SECONDS, LONG_SECONDS = 1.0, 600.0  # between two requests to a host
+HOSTS = SqlHostQueue("postgres")
+ANY_PAGE = LeaseRequest("w1", ["page"])
 
 
 def url(host: str) -> str:
@@ -260,6 +263,63 @@ async def test_takers_at_the_same_time_get_each_job_once_and_lose_none(bench: Be
     while more := await take(bench, 50, 0.0):
         found += more
     assert sorted(lease.fence.job_id for lease in found) == sorted(ids)
+
+
+async def rows_of_hosts(bench: Bench) -> list[tuple[int, str]]:
+    """Return the number of each row of a host, and the transaction that wrote it."""
+    rows = await bench.sql("SELECT number, xmin::text AS written_by FROM job_host ORDER BY number")
+    return [(row["number"], row["written_by"]) for row in rows]
+
+
+async def test_a_host_keeps_its_row_while_jobs_wait_there(postgres_bench: Bench) -> None:
+    await add(postgres_bench, "a", 3)
+    [(number, _)] = await rows_of_hosts(postgres_bench)
+
+    async def look(wait: int) -> None:
+        async def commit(tx: Tx) -> None:
+            [host] = await HOSTS.take(tx, ANY_PAGE, 5, ())
+            assert await HOSTS.take(tx, ANY_PAGE, 5, [host.key]) == [], "it has been taken"
+            await HOSTS.put_back(tx, [(host, wait)], [])
+
+        await postgres_bench.database.run(commit)
+
+    before = await rows_of_hosts(postgres_bench)
+    await look(wait=0)
+    assert await rows_of_hosts(postgres_bench) == before, "nothing has changed, and nothing is written"
+    await look(wait=30_000_000)
+    assert [row[0] for row in await rows_of_hosts(postgres_bench)] == [number]
+
+
+async def test_a_host_that_is_taken_by_a_commit_that_fails_is_ready_again(postgres_bench: Bench) -> None:
+    await add(postgres_bench, "a")
+
+    async def commit(tx: Tx) -> None:
+        [host] = await HOSTS.take(tx, ANY_PAGE, 5, ())
+        await HOSTS.put_back(tx, [(host, 30_000_000)], [])
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await postgres_bench.database.run(commit)
+    assert len(await postgres_bench.database.run(lambda tx: HOSTS.take(tx, ANY_PAGE, 5, ()))) == 1
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["a job waits", "no job waits"])
+async def test_a_job_that_is_stored_while_its_host_is_taken_is_found(postgres_bench: Bench, waits: bool) -> None:
+    bench = postgres_bench
+    await add(bench, "a", priority=90)
+
+    async def commit(tx: Tx) -> None:
+        [host] = await HOSTS.take(tx, ANY_PAGE, 5, ())
+        assert await bench.database.run(lambda other: HOSTS.take(other, ANY_PAGE, 5, ())) == [], "another commit has it"
+        if not waits:
+            await bench.queue.finish_and_lease_in(tx, [], ANY_PAGE, 1)
+        await HOSTS.put_back(tx, [(host, 30_000_000)], [])
+        await add(bench, "a")
+
+    await bench.database.run(commit)
+    [host] = await bench.database.run(lambda tx: HOSTS.take(tx, ANY_PAGE, 5, ()))
+    assert host.key[3] == url("a")
+    assert len(await rows_of_hosts(bench)) == 1, "rows that are not needed any more are deleted"
 
 
 async def test_the_jobs_of_a_slow_host_are_not_backlog_to_other_policies(bench: Bench) -> None:

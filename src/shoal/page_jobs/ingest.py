@@ -166,9 +166,11 @@ class Ingest:
         moves = sorted([*(one.move for one in accepted), *put_off], key=lambda move: move.job_id)
         result = await self._queue.finish_and_lease_in(tx, moves, request, want)
         await append_events(tx, *[_event(one.job, one.result) for one in accepted if one.move.to in TERMINAL])
-        # The event of a group's end comes after those of its jobs.
+        # The event of a group's end comes after those of its jobs. If this commit leased a job of a group, the group
+        # goes on: starting over because others share it would only lease the same job again (decision 0050).
+        going_on = {lease.run_id for lease in result.leases}
         ended = {one.job.run_id: None for one in accepted if one.job.run_id and one.move.to in TERMINAL}
-        await end_groups_without_jobs(tx, self._signals, ended)
+        await end_groups_without_jobs(tx, self._signals, [group for group in ended if group not in going_on])
         return result
 
 

@@ -22,24 +22,26 @@ WHERE number = ANY(ARRAY(SELECT number FROM job_host WHERE due = 0 AND ready_at 
                             ORDER BY ready_at LIMIT :limit FOR UPDATE SKIP LOCKED));
 
 -- name: take_ready_hosts
--- Take the rows of the hosts with the best jobs, all rows of each host (up to :most), and return the states of those
--- hosts. Hosts that another commit has taken are skipped.
+-- Take the hosts with the best jobs and return their states: lock all rows of each host (up to :most), and delete all
+-- but one of them. Hosts that another commit has taken are skipped, and so are those that this one has :looked at.
 WITH best AS MATERIALIZED (
-    SELECT number, host FROM job_host
-    WHERE due = 1 AND lane = :lane AND kind = :kind AND capability = :capability
+    SELECT number, host, rank FROM job_host
+    WHERE due = 1 AND lane = :lane AND kind = :kind AND capability = :capability AND NOT host = ANY(:looked::text[])
     ORDER BY rank, number LIMIT :limit FOR UPDATE SKIP LOCKED
 ), rest AS MATERIALIZED (
-    SELECT r.number FROM (SELECT DISTINCT best.host FROM best) AS b
-    CROSS JOIN LATERAL (SELECT h.number FROM job_host AS h
+    SELECT r.number, b.host, r.rank FROM (SELECT DISTINCT best.host FROM best) AS b
+    CROSS JOIN LATERAL (SELECT h.number, h.rank FROM job_host AS h
                         WHERE h.lane = :lane AND h.kind = :kind AND h.capability = :capability AND h.host = b.host
                         LIMIT :most FOR UPDATE SKIP LOCKED) AS r
-), taken AS (
-    DELETE FROM job_host
-    WHERE number = ANY(ARRAY(SELECT best.number FROM best) || ARRAY(SELECT rest.number FROM rest))
-    RETURNING host, rank
+), locked AS MATERIALIZED (
+    SELECT l.number, l.host, l.rank, min(l.number) OVER (PARTITION BY l.host) AS kept
+    FROM (SELECT * FROM best UNION ALL SELECT * FROM rest) AS l
+), dropped AS (
+    DELETE FROM job_host WHERE number = ANY(ARRAY(SELECT locked.number FROM locked WHERE locked.number <> locked.kept))
 )
-SELECT t.host, t.rank, h.next_at, h.delay, h.held_until, h.backoff, h.latency, h.latency_at, h.robots_at, shoal_now() AS now
-FROM (SELECT taken.host, min(taken.rank) AS rank FROM taken GROUP BY taken.host) AS t
+SELECT t.number, t.host, t.rank, h.next_at, h.delay, h.held_until, h.backoff, h.latency, h.latency_at, h.robots_at,
+       shoal_now() AS now
+FROM (SELECT locked.kept AS number, locked.host, min(locked.rank) AS rank FROM locked GROUP BY 1, 2) AS t
 LEFT JOIN LATERAL (SELECT * FROM host WHERE host.origin = t.host LIMIT 1) AS h ON TRUE
 ORDER BY t.rank, t.host;
 
@@ -69,16 +71,25 @@ RETURNING job.id, job.lease_epoch, job.kind, job.run_id, job.payload, job.attemp
           job.lease_until - job.granted_at AS ttl, job.host;
 
 -- name: put_back_hosts
--- Record at which of these hosts jobs still wait, and when to check each again.
--- rows: lane kind capability host due wait
-INSERT INTO job_host (lane, kind, capability, host, rank, due, ready_at)
-SELECT g.lane, g.kind, g.capability, g.host, j.rank, g.due, shoal_now() + g.wait
-FROM unnest(:lane::text[], :kind::text[], :capability::text[], :host::text[], :due::smallint[], :wait::bigint[])
-     AS g (lane, kind, capability, host, due, wait)
-CROSS JOIN LATERAL (SELECT job.rank FROM job
-                    WHERE job.state = 'pending' AND job.due = 1 AND job.lane = g.lane AND job.kind = g.kind
-                          AND job.capability = g.capability AND job.host IS NOT NULL AND job.host = g.host
-                    ORDER BY job.rank, job.id LIMIT 1) AS j;
+-- Record when to check each of these hosts again, and delete those at which no job waits. Their rows were locked by an
+-- earlier statement of this commit: a job that was recorded on one of them before that has been stored, so we see it,
+-- and whoever stores a job since then has to insert another row. A row that would not change is not written.
+-- rows: number lane kind capability host due wait
+WITH checked AS MATERIALIZED (
+    SELECT g.number, g.due, g.wait, j.rank
+    FROM unnest(:number::bigint[], :lane::text[], :kind::text[], :capability::text[], :host::text[], :due::smallint[],
+                :wait::bigint[]) AS g (number, lane, kind, capability, host, due, wait)
+    LEFT JOIN LATERAL (SELECT job.rank FROM job
+                       WHERE job.state = 'pending' AND job.due = 1 AND job.lane = g.lane AND job.kind = g.kind
+                             AND job.capability = g.capability AND job.host IS NOT NULL AND job.host = g.host
+                       ORDER BY job.rank, job.id LIMIT 1) AS j ON TRUE
+), dropped AS (
+    DELETE FROM job_host WHERE number = ANY(ARRAY(SELECT checked.number FROM checked WHERE checked.rank IS NULL))
+)
+UPDATE job_host AS h SET rank = c.rank, due = c.due, ready_at = shoal_now() + c.wait
+FROM checked AS c
+WHERE h.number = ANY(:number::bigint[]) AND h.number = c.number AND c.rank IS NOT NULL
+      AND (c.due = 0 OR h.due = 0 OR h.rank <> c.rank);
 
 -- name: job_hosts_after
 -- Return the next rows of hosts, and whether a job waits at each.

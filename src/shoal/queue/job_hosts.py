@@ -5,10 +5,11 @@ have, and puts each host that still has waiting jobs back, ready at once or when
 that are not due cost nothing until they are. Hosts that are free now come first; if the lease request is not filled,
 those that will be free soon follow.
 
-On SQL, a commit that makes jobs available ensures a row for each of their hosts (`note_hosts`).
+On SQL, a commit that makes jobs available ensures a row for each of their hosts (`note_hosts`). On PostgreSQL a host is
+taken by a lock on its row, which is changed only if there is something to change (decision 0051).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
@@ -28,9 +29,18 @@ SPARE: Final = 4  # jobs read for each one that is wanted
 Key = tuple[str, str, str, str]  # lane, kind, capability, host
 
 
+class TakenHost(Struct):
+    """A host that a lease has taken."""
+
+    key: Key
+    state: HostState
+    row: int = 0  # its number in the database's table of hosts
+
+
 class DueHosts(Struct):
     """A host that a lease has examined, the jobs that were chosen for its slots, and how many of them still waited."""
 
+    taken: TakenHost
     turn: HostSlots
     jobs: list[str] = []
     granted: int = 0
@@ -73,9 +83,9 @@ class HostQueue(Protocol):
         """Make hosts ready whose time has come or comes within `ahead_seconds`."""
         ...
 
-    async def take(self, tx: Tx, request: LeaseRequest, most: int) -> list[tuple[Key, HostState]]:
+    async def take(self, tx: Tx, request: LeaseRequest, most: int, looked: Collection[Key]) -> list[TakenHost]:
         """Take the ready hosts whose best jobs rank best, up to `most` of each lane, kind and capability of the
-        request."""
+        request. `looked`: hosts that this commit has taken before."""
         ...
 
     async def waiting(self, tx: Tx, asked: Sequence[tuple[Key, int]]) -> list[tuple[str, int, Key]]:
@@ -83,7 +93,7 @@ class HostQueue(Protocol):
         candidates: some may have moved on."""
         ...
 
-    async def put_back(self, tx: Tx, waits: Sequence[tuple[Key, int]], leased: Sequence[str]) -> None:
+    async def put_back(self, tx: Tx, waits: Sequence[tuple[TakenHost, int]], leased: Sequence[str]) -> None:
         """Let those of these hosts that still have waiting jobs be ready after so many microseconds; 0: at once.
         `leased`: jobs that do not wait there any more."""
         ...
@@ -124,8 +134,8 @@ class JobHosts:
         # Later hosts are made ready only for this search.
         await self._hosts.make_ready(tx, request, ahead_seconds, want if ahead_seconds else READY_AT_ONCE)
         for _ in range(ROUNDS):
-            taken = await self._hosts.take(tx, request, want - len(found))
-            hosts = {key: DueHosts(request.rate_limiter.slots_now(state)) for key, state in taken}
+            taken = await self._hosts.take(tx, request, want - len(found), looked.keys())
+            hosts = {one.key: DueHosts(one, request.rate_limiter.slots_now(one.state)) for one in taken}
             found += await self._waiting(tx, request, hosts, want)
             looked |= hosts
             if not hosts or len(found) >= want:
@@ -135,7 +145,8 @@ class JobHosts:
     async def put_back(self, tx: Tx, looked: dict[Key, DueHosts]) -> None:
         """Put back those of these hosts that still have waiting jobs."""
         leased = [job_id for one in looked.values() for job_id in one.jobs]
-        await self._hosts.put_back(tx, [(key, looked[key].again_in) for key in sorted(looked)], leased)
+        waits = [(looked[key].taken, looked[key].again_in) for key in sorted(looked)]
+        await self._hosts.put_back(tx, waits, leased)
 
     async def _waiting(self, tx: Tx, request: LeaseRequest, hosts: dict[Key, DueHosts], want: int) -> list[_Candidate]:
         """Return the best jobs of these hosts. The hosts are in the order of their best jobs: once the first ones
@@ -174,27 +185,27 @@ class SqlHostQueue:
         longest = 2 * round(LONGEST_LOOK_SECONDS * 1e6)
         await tx.execute("make_hosts_ready", ahead=round(ahead_seconds * 1e6), limit=limit, longest=longest)
 
-    async def take(self, tx: Tx, request: LeaseRequest, most: int) -> list[tuple[Key, HostState]]:
-        taken: list[tuple[Key, HostState]] = []
+    async def take(self, tx: Tx, request: LeaseRequest, most: int, looked: Collection[Key]) -> list[TakenHost]:
+        taken: list[TakenHost] = []
         for queue in queues_of(request):
             asked = dict(zip(("lane", "kind", "capability"), queue, strict=True))
             if self._in_one_statement:
-                rows = await tx.all("take_ready_hosts", **asked, limit=most, most=ROWS_OF_HOST)
+                known = [key[3] for key in looked if key[:3] == queue]
+                rows = await tx.all("take_ready_hosts", **asked, looked=known, limit=most, most=ROWS_OF_HOST)
             else:
                 rows = await tx.all("take_ready_hosts", **asked, limit=most)
                 await tx.many("drop_job_hosts", [(*queue, row["host"], ROWS_OF_HOST) for row in rows])
             for row in rows:
                 state = HostState() if row["next_at"] is None else host_state(row)
-                taken.append(((*queue, row["host"]), state))
+                taken.append(TakenHost((*queue, row["host"]), state, row["number"]))
         return taken
 
     async def waiting(self, tx: Tx, asked: Sequence[tuple[Key, int]]) -> list[tuple[str, int, Key]]:
         rows = await tx.batch("waiting_at_hosts", [(*key, count) for key, count in asked])
         return [(row[0], row[1], (row[2], row[3], row[4], row[5])) for row in rows]
 
-    async def put_back(self, tx: Tx, waits: Sequence[tuple[Key, int]], leased: Sequence[str]) -> None:
-        # A job that another commit adds meanwhile brings a row of its own, because ours are locked (0030).
-        await tx.many("put_back_hosts", [(*key, int(wait == 0), wait) for key, wait in waits])
+    async def put_back(self, tx: Tx, waits: Sequence[tuple[TakenHost, int]], leased: Sequence[str]) -> None:
+        await tx.many("put_back_hosts", [(host.row, *host.key, int(wait == 0), wait) for host, wait in waits])
 
 
 def queues_of(request: LeaseRequest) -> list[tuple[str, str, str]]:

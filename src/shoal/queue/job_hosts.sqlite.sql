@@ -21,8 +21,8 @@ WHERE number IN (SELECT * FROM (SELECT number FROM job_host INDEXED BY job_host_
                                 WHERE due = 0 AND ready_at > (SELECT shoal_now()) + :longest ORDER BY ready_at LIMIT :limit));
 
 -- name: take_ready_hosts
--- Return the hosts with the best jobs, and their states; `drop_job_hosts` deletes their rows.
-SELECT ready.host, min(ready.rank) AS rank, h.next_at, h.delay, h.held_until, h.backoff, h.latency, h.latency_at, h.robots_at,
+-- Return the hosts with the best jobs, and their states. They have no number, because `drop_job_hosts` deletes their rows.
+SELECT 0 AS number, ready.host, min(ready.rank) AS rank, h.next_at, h.delay, h.held_until, h.backoff, h.latency, h.latency_at, h.robots_at,
        (SELECT shoal_now()) AS now
 FROM (SELECT host, rank FROM job_host INDEXED BY job_host_ready
       WHERE due = 1 AND lane = :lane AND kind = :kind AND capability = :capability
@@ -59,7 +59,7 @@ RETURNING id, lease_epoch, kind, run_id, payload, attempts, max_attempts, crash_
 
 -- name: put_back_hosts
 -- Record at which of these hosts jobs still wait, and when to check each again.
--- rows: lane kind capability host due wait
+-- rows: number lane kind capability host due wait
 INSERT INTO job_host (lane, kind, capability, host, rank, due, ready_at)
 SELECT :lane, :kind, :capability, :host, j.rank, :due, shoal_now() + :wait
 FROM (SELECT rank FROM job INDEXED BY job_of_host

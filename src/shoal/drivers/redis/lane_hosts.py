@@ -1,6 +1,6 @@
 """The hosts with waiting jobs, in lanes on Redis."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 from shoal.base.database import Tx
@@ -10,7 +10,7 @@ from shoal.drivers.redis.lane_server import LaneServer
 from shoal.hosts.rate import LONGEST_LOOK_SECONDS, HostState
 from shoal.hosts.store import host_state
 from shoal.queue.job import LeaseRequest
-from shoal.queue.job_hosts import Key, queues_of
+from shoal.queue.job_hosts import Key, TakenHost, queues_of
 
 TAKEN_FOR = 5_000_000  # microseconds: a host whose taker died is ready again after that
 
@@ -29,7 +29,7 @@ class RedisHostQueue:
         # The script that takes hosts does it.
         self._ahead, self._ready_at_once = round(ahead_seconds * 1e6), limit
 
-    async def take(self, tx: Tx, request: LeaseRequest, most: int) -> list[tuple[Key, HostState]]:
+    async def take(self, tx: Tx, request: LeaseRequest, most: int, looked: Collection[Key]) -> list[TakenHost]:
         queues = queues_of(request)
         times = (self._now + self._ahead, self._now + 2 * round(LONGEST_LOOK_SECONDS * 1e6))
         asked = (*times, self._ready_at_once, self._now + TAKEN_FOR, most)
@@ -42,7 +42,7 @@ class RedisHostQueue:
         tx.after_rollback(partial(self._server.settle, (), words))
         rows = await tx.all("hosts_at_origins", origins=sorted({key[3] for key in taken}))
         states = {row["origin"]: host_state(row) for row in rows}
-        return [(key, states.get(key[3], HostState())) for key in taken]
+        return [TakenHost(key, states.get(key[3], HostState())) for key in taken]
 
     async def waiting(self, tx: Tx, asked: Sequence[tuple[Key, int]]) -> list[tuple[str, int, Key]]:
         if not asked:
@@ -55,11 +55,11 @@ class RedisHostQueue:
             (*read_place(place), key) for (key, _), places in zip(asked, result[0], strict=True) for place in places
         ]
 
-    async def put_back(self, tx: Tx, waits: Sequence[tuple[Key, int]], leased: Sequence[str]) -> None:
+    async def put_back(self, tx: Tx, waits: Sequence[tuple[TakenHost, int]], leased: Sequence[str]) -> None:
         self.leased = leased
         words: list[Value] = []
-        for key, wait in waits:
-            words += (_name(*key[:3]), key[3], self._now + wait if wait else "")
+        for host, wait in waits:
+            words += (_name(*host.key[:3]), host.key[3], self._now + wait if wait else "")
         if words or leased:
             tx.after_commit(partial(self._server.settle, leased, words))
 
