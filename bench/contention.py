@@ -18,10 +18,9 @@ from shoal.base.database import Tx
 from shoal.base.settings_loader import load
 from shoal.hosts.rate import HostDelay
 from shoal.hosts.rate_limiter import RateLimiter
-from shoal.page_jobs.group import GroupConfig
 from shoal.page_jobs.leasing import PageLeases
 from shoal.page_jobs.result import Result, ResultDelivery, Status
-from shoal.page_jobs.spec import KIND
+from shoal.page_jobs.spec import KIND, GroupConfig
 from shoal.queue.job import Lease, LeaseRequest
 from shoal.work.page_job_loop import PageJobLoop
 

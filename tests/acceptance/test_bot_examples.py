@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shoal.base.ids import JobId
-from shoal.page_jobs.group import GroupConfig, GroupState
+from shoal.page_jobs.spec import GroupConfig, GroupState
 from tests.acceptance.test_guides import ROOT, blocks, run_commands
 from tests.support.controller import ServedController, served_controller
 from tests.support.fleet import clean_environment

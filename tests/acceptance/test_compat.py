@@ -25,7 +25,7 @@ from shoal.base.settings_loader import load
 from shoal.compat import DatabaseUrlQueueManager, PersistentUrlQueueManager, UrlQueueManager
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.drivers.redis import server_check, single_calls
-from shoal.work.local_lease import holder_name
+from shoal.work.leases import holder_name
 from tests.support.redis_versions import on_every_redis
 from tests.support.servers import ask_redis
 

@@ -19,7 +19,7 @@ from shoal.audit.gate import parse_gate
 from shoal.base.clock import SystemClock
 from shoal.events.webhook import new_secret, sign
 from shoal.extract.rules import read_rules
-from shoal.page_jobs.group import GroupConfig
+from shoal.page_jobs.spec import GroupConfig
 from tests.support.fleet import Fleet, Shoal, clean_environment, wait_for
 from tests.support.processes import run_shoal
 from tests.support.servers import free_port

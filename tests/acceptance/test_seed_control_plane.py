@@ -27,7 +27,7 @@ from shoal.fleet.node import CommandRequest
 from shoal.fleet.nodes import HeartbeatReceived, NodeDisconnected, NodeRegistered
 from shoal.fleet.states import NodeState
 from shoal.observe.log_messages import MESSAGES, LogLevel
-from shoal.page_jobs.group import GroupConfig
+from shoal.page_jobs.spec import GroupConfig
 from shoal.queue.job import NewJob, Offer, node_lane
 from shoal.queue.states import JobState
 from tests.support import ledger

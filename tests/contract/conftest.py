@@ -52,7 +52,7 @@ from shoal.queue.job import Fence, Job, Lease, NewJob
 from shoal.queue.queue import Queue
 from shoal.queue.states import JobState
 from shoal.web.page_fetcher import RedirectChain, RedirectStep
-from shoal.work.storage_watch import Check, StorageWatch
+from shoal.work.worker_context import Check, StorageWatch
 from tests.support.patience import wait_until
 from tests.support.servers import Service, ask_postgres
 

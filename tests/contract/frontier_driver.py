@@ -9,8 +9,7 @@ from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import UrlKind, key_of
 from shoal.crawl.store import FrontierStore
-from shoal.drivers.redis.crawl_keys import CrawlKeys
-from shoal.drivers.redis.frontier_records import pack_key, read_entry, record_of, unpack_key
+from shoal.drivers.redis.frontier_records import CrawlKeys, pack_key, read_entry, record_of, unpack_key
 from tests.contract.conftest import Bench, suspected
 
 

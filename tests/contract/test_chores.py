@@ -11,7 +11,7 @@ from shoal.base.service import LEAD, LeaderOnly, LeaderStore, LeaderTerm, PassRe
 from shoal.base.settings import QueueSettings
 from shoal.base.settings_loader import load
 from shoal.base.signals import ChoreDone
-from shoal.observe.hourly_stats import HourlyStatsWriter
+from shoal.observe.stats import HourlyStatsWriter
 from shoal.plan.policies import SignalForm
 from shoal.queue.job import Lease
 from shoal.queue.pruner import Pruner, job_retention

@@ -21,7 +21,7 @@ from shoal.events.event import Event, append_events
 from shoal.events.store import EventStore
 from shoal.hosts.robots import RobotsRecord, RobotsState
 from shoal.hosts.throttle import HostUpdate
-from shoal.observe.store_sizes import read_store_size
+from shoal.observe.stats import read_store_size
 from shoal.pages import pages as pages_module
 from shoal.pages import pages as summary_module
 from shoal.pages.links import LinkFlag, pack, pack_key

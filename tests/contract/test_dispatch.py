@@ -16,9 +16,9 @@ from shoal.crawl.crawl import CrawlConfig
 from shoal.fleet.explain import explain_node
 from shoal.fleet.node import NewSession, NodeStatus
 from shoal.fleet.view import FleetSeen
-from shoal.page_jobs.group import GroupConfig
+from shoal.page_jobs.spec import GroupConfig
 from shoal.plan.policy import PolicyForm
-from shoal.queue.back_pressure import JobsHeldBack
+from shoal.queue.enqueuer import JobsHeldBack
 from shoal.queue.job import node_lane
 from shoal.queue.states import JobState
 from tests.contract.conftest import SITE, Bench

@@ -10,7 +10,7 @@ from shoal.base.settings import FleetSettings, GrpcSettings
 from shoal.fleet.node import Heartbeat, NodeStatus
 from shoal.fleet.nodes import NodeLost
 from shoal.fleet.states import NodeState
-from shoal.page_jobs.group import GroupConfig
+from shoal.page_jobs.spec import GroupConfig
 from shoal.queue.job import node_lane
 from tests.contract.conftest import SITE, Bench
 from tests.support.nodes import EVERY, register

@@ -17,8 +17,16 @@ from shoal.drivers.folder_bodies import FolderBodies
 from shoal.queue.states import JobState
 from shoal.work.child_handle import ChildSpawner
 from shoal.work.child_pool import RunChildren
-from shoal.work.storage_watch import BODIES, LONGEST_PAUSE_SECONDS, STORE, StorageFilled, StorageFreed, StorageWatch
-from shoal.work.worker_context import StoreOutOfReach, WorkerContext
+from shoal.work.worker_context import (
+    BODIES,
+    LONGEST_PAUSE_SECONDS,
+    STORE,
+    StorageFilled,
+    StorageFreed,
+    StorageWatch,
+    StoreOutOfReach,
+    WorkerContext,
+)
 from tests.contract.conftest import PATIENCE, Bench, Severed
 from tests.support.full_disk import stuff
 

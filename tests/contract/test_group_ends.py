@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from shoal.base.errors import LeaseLost
 from shoal.base.ids import JobId
-from shoal.page_jobs.group import Group, GroupConfig, GroupState
 from shoal.page_jobs.result import Result, ResultDelivery, Status
+from shoal.page_jobs.spec import Group, GroupConfig, GroupState
 from shoal.queue.job import Lease, LeaseRequest
 from tests.contract.conftest import PATIENCE, Bench, Breakpoint, BreakpointDatabase, until_blocked
 from tests.support.effort import times

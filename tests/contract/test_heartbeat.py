@@ -15,8 +15,8 @@ from shoal.queue.job import Extended, Fence
 from shoal.queue.states import JobState
 from shoal.work.child_handle import ChildProcess, ChildSpawner, Listener
 from shoal.work.child_pool import RunChildren
-from shoal.work.heartbeat import LeaseHeartbeat
 from shoal.work.ipc import Renewed
+from shoal.work.leases import LeaseHeartbeat
 from shoal.work.worker_context import StoreOutOfReach, WorkerContext
 from tests.contract.conftest import PATIENCE, Bench, Breakpoint, BreakpointDatabase, Severed
 from tests.support.delay_proxy import delay_proxy

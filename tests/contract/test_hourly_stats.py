@@ -8,7 +8,8 @@ from msgspec.structs import asdict
 
 from shoal.base.database import Work
 from shoal.base.errors import BackendUnavailable
-from shoal.observe.hourly_stats import (
+from shoal.observe.metrics import Metrics
+from shoal.observe.stats import (
     HOUR,
     BotActivity,
     HourlyStatsReader,
@@ -16,7 +17,6 @@ from shoal.observe.hourly_stats import (
     HourlyStatsWriter,
     StatisticsRefused,
 )
-from shoal.observe.metrics import Metrics
 from shoal.page_jobs.bots import BotAsked, BotPulled, BotReported
 from shoal.page_jobs.result import Result, ResultDelivery, Status
 from shoal.queue.job_admin_store import JobFilter

@@ -10,9 +10,9 @@ import pytest
 
 from shoal.base.errors import AlreadyExists, InvalidInput, LeaseLost, NotFound
 from shoal.base.settings import QueueSettings
-from shoal.page_jobs.group import GroupConfig, GroupState
 from shoal.page_jobs.groups import GroupEnded
 from shoal.page_jobs.result import Result, ResultDelivery, Status
+from shoal.page_jobs.spec import GroupConfig, GroupState
 from shoal.page_jobs.store import GroupRetention
 from shoal.queue.job import Lease, LeaseRequest
 from shoal.queue.job_admin import JobAdmin

@@ -16,13 +16,11 @@ from shoal.base.settings import QueueSettings
 from shoal.crawl.states import CrawlState
 from shoal.egress import AddressRule
 from shoal.page_jobs.result import ResultDelivery, Status
-from shoal.plan import site_scheduler
+from shoal.plan import scheduler as site_scheduler
 from shoal.plan.policies import Policies, SignalForm
 from shoal.plan.policy import Policy, PolicyForm
-from shoal.plan.retention import BoostRetention
-from shoal.plan.scheduler import PolicyStuck, Scheduler
-from shoal.plan.site_scheduler import SiteScheduler, start_crawl
-from shoal.plan.store import PolicyStore
+from shoal.plan.scheduler import PolicyStuck, Scheduler, SiteScheduler, start_crawl
+from shoal.plan.store import BoostRetention, PolicyStore
 from shoal.queue.job import Lease
 from shoal.queue.job_admin import JobAdmin
 from shoal.queue.moves import JobMoved

@@ -19,8 +19,7 @@ from shoal.base.settings import RedisSettings
 from shoal.base.signals import Signals
 from shoal.drivers.redis import lane_repair
 from shoal.drivers.redis.connection import LoopRedis, ThreadRedis
-from shoal.drivers.redis.lane_entries import GENERATION, queue_name
-from shoal.drivers.redis.lane_server import LanesDegraded, LanesRestored
+from shoal.drivers.redis.lane_server import GENERATION, LanesDegraded, LanesRestored, queue_name
 from shoal.drivers.redis.lanes import RedisLanes
 from shoal.drivers.redis.wake import RedisWake
 from shoal.queue.job import Lease, LeaseRequest, NewJob, local_lane, node_lane

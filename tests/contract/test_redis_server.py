@@ -14,7 +14,7 @@ from shoal.base.errors import BackendUnavailable, FrontierLost, RedisMisconfigur
 from shoal.base.settings import RedisSettings
 from shoal.base.signals import Signal, Signals
 from shoal.drivers.redis.connection import LoopRedis, RedisClient, ThreadRedis
-from shoal.drivers.redis.crawl_keys import CrawlKeys, CrawlPlace
+from shoal.drivers.redis.frontier_records import CrawlKeys, CrawlPlace
 from shoal.drivers.redis.server_check import RECHECK_SECONDS, RedisWarned, WatchedRedis, check_server
 from tests.support.redis_versions import REDIS_NAMES, REDIS_VERSIONS
 from tests.support.servers import RedisServer, Servers, ask_redis, wait_until

@@ -16,10 +16,9 @@ from shoal.base.ids import JobId, new_id
 from shoal.base.settings_loader import load
 from shoal.base.signals import Signal, Signals
 from shoal.drivers.redis.wake import RedisWake
-from shoal.queue import postgres_wake
+from shoal.queue import wake as postgres_wake
 from shoal.queue.job import NewJob, local_lane
-from shoal.queue.postgres_wake import PostgresWake
-from shoal.queue.wake import BURST, WakeDegraded, WakeListenerFailed, WakeRestored
+from shoal.queue.wake import BURST, PostgresWake, WakeDegraded, WakeListenerFailed, WakeRestored
 from tests.contract.conftest import begin_lanes
 
 PATIENCE = 60.0

@@ -22,7 +22,7 @@ from shoal.crawl.frontier.traps import TrapState, pattern_of
 from shoal.crawl.frontier.values import Control, Turn
 from shoal.crawl.states import CrawlState
 from shoal.process.runners import make_walker
-from shoal.work.lease_renewer import LeaseRenewer
+from shoal.work.leases import LeaseRenewer
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, Weighing, altered, calendar, html, serving
 
 T = TypeVar("T")

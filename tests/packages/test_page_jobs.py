@@ -17,9 +17,8 @@ from shoal.base.signals import Signals
 from shoal.hosts.store import HostStore
 from shoal.hosts.throttle import HostUpdate
 from shoal.page_jobs.executor import UNREADABLE, PageJobExecutor, PutOff
-from shoal.page_jobs.group import Group, GroupConfig, GroupState
 from shoal.page_jobs.result import Result, ResultDelivery
-from shoal.page_jobs.spec import PageSpec
+from shoal.page_jobs.spec import Group, GroupConfig, GroupState, PageSpec
 from shoal.process.runners import page_job_executor
 from shoal.queue.job import NewJob
 from tests.packages.conftest import Answer, ScriptedSite, html, serving

@@ -13,7 +13,7 @@ from shoal.access.token import TokenScope
 from shoal.base.errors import InvalidInput, NotFound, TooLarge, WrongMediaType
 from shoal.base.request_form import Check, Form, describe
 from shoal.crawl.crawl import CrawlConfig
-from shoal.page_jobs.group import GroupConfig
+from shoal.page_jobs.spec import GroupConfig
 from shoal.plan.policy import PolicyForm
 from shoal.serve.bots import BatchForm
 from shoal.serve.endpoint import (

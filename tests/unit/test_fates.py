@@ -6,7 +6,7 @@ from importlib.resources import files
 import pytest
 
 from shoal.crawl.frontier.fates import CLAIMABLE, REOPENING, Fate
-from shoal.drivers.redis import scripts
+from shoal.drivers.redis import connection as scripts
 
 SCRIPT = (scripts.FOLDER / "frontier.lua").read_text()
 QUERIES = files("shoal.crawl.frontier").joinpath("sql_frontier.postgres.sql").read_text()

@@ -17,7 +17,7 @@ from shoal.base.settings_loader import load
 from shoal.base.url import Url
 from shoal.drivers.folder_bodies import FolderBodies
 from shoal.events.forwarder import EventFile
-from shoal.observe.project_logs import ProjectLogs
+from shoal.observe.logs import ProjectLogs
 from shoal.pages.export.part_file import PartFile
 from shoal.web.browser import OWNER, make_folder, reap
 from shoal.web.renderer import file_name, save_screenshot

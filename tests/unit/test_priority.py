@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.base.errors import BadConfig
-from shoal.plan.priority import RULES, PriorityFacts, PriorityRule, rate, read_rules
-from shoal.plan.priority_rules import read_priority_rules
+from shoal.plan.priority import RULES, PriorityFacts, PriorityRule, rate, read_priority_rules, read_rules
 
 CALM = PriorityFacts(importance=50, staleness=0, error_rate=0, signal=0, overdue_seconds=0)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.observe.project_logs import ProjectLogs, safe_name
+from shoal.observe.logs import ProjectLogs, safe_name
 
 
 def lines_in(folder: Path) -> list[str]:

@@ -1,6 +1,6 @@
 """The Lua scripts for Redis: each describes itself in its header, and treats payloads as opaque bytes."""
 
-from shoal.drivers.redis.scripts import FOLDER, load
+from shoal.drivers.redis.connection import FOLDER, load
 
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*_*.lua"))
 

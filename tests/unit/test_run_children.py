@@ -7,8 +7,7 @@ from shoal.base.settings import WorkSettings
 from shoal.base.signals import Signal, Signals
 from shoal.work.child_handle import ChildSpawner
 from shoal.work.child_pool import RunChildren
-from shoal.work.storage_watch import StorageWatch
-from shoal.work.worker_context import ChildGone, WorkerContext
+from shoal.work.worker_context import ChildGone, StorageWatch, WorkerContext
 
 
 async def test_a_first_child_that_cannot_be_started_is_reported_at_once() -> None:

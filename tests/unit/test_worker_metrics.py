@@ -3,7 +3,7 @@
 from shoal.base.clock import FakeClock
 from shoal.base.machine import usage
 from shoal.hosts.rate import FetchRate
-from shoal.work.task_window import WINDOW_SECONDS, TaskWindow
+from shoal.work.worker_context import WINDOW_SECONDS, TaskWindow
 
 
 def test_a_worker_without_tasks_counts_as_successful() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shoal.base.ids import JobId, new_id
-from shoal.page_jobs.history import changes_of
+from shoal.page_jobs.groups import changes_of
 from shoal.page_jobs.result import Result, Status
 from shoal.page_jobs.store import NewResult, ResultRetention, ResultStore
 from shoal.queue.job import NewJob

@@ -37,9 +37,8 @@ from shoal.work import child_loop
 from shoal.work.child_handle import ChildSpawner
 from shoal.work.child_loop import Child, RunningJob
 from shoal.work.ipc import Browsers, BrowsersRestarted, Done, Message, RestartBrowsers, Tick, decode, encode
-from shoal.work.storage_watch import StorageFilled, StorageFreed
 from shoal.work.worker import Worker, WorkerFailed, WorkerStarted
-from shoal.work.worker_context import WorkerContext
+from shoal.work.worker_context import StorageFilled, StorageFreed, WorkerContext
 from tests.support.controller import served_controller
 from tests.support.servers import free_port
 

@@ -20,8 +20,7 @@ from shoal.egress import Proxies
 from shoal.hosts.controller_addresses import ControllerAddresses
 from shoal.page_jobs.job_listener import PageJobListener
 from shoal.plan.policy_runs import PolicyRuns
-from shoal.queue.back_pressure import BackPressure, no_back_pressure
-from shoal.queue.enqueuer import Enqueuer
+from shoal.queue.enqueuer import BackPressure, Enqueuer, no_back_pressure
 from shoal.queue.lanes import lanes_as_given
 from shoal.queue.queue import Queue
 from shoal.queue.wake import InProcessWake, Wake, announcing
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from shoal.crawl.frontier.admin import FrontierAdmin
     from shoal.crawl.frontier.removals import CrawlRemovals
     from shoal.crawl.politeness import Politeness
-    from shoal.observe.hourly_stats import HourlyStatsReader
+    from shoal.observe.stats import HourlyStatsReader
     from shoal.pages.pages import Pages
     from shoal.queue.job_admin import JobAdmin
     from shoal.serve.cached import StateCounts
@@ -162,7 +161,7 @@ class App:
 
     @cached_property
     def hourly_stats(self) -> "HourlyStatsReader":
-        from shoal.observe.hourly_stats import HourlyStatsReader
+        from shoal.observe.stats import HourlyStatsReader
 
         return HourlyStatsReader(self.database)
 

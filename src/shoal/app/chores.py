@@ -9,8 +9,8 @@ from shoal.app.data_folders import journal_folder
 from shoal.base.database.sqlite import SqliteDatabase
 from shoal.base.service import Chore, LeaderOnly, Service
 from shoal.hosts.controller_addresses import AddressAnnouncer
-from shoal.observe.hourly_stats import EVERY as HOURLY_STATS_EVERY
-from shoal.observe.hourly_stats import HourlyStatsRetention, HourlyStatsWriter
+from shoal.observe.stats import EVERY as HOURLY_STATS_EVERY
+from shoal.observe.stats import HourlyStatsRetention, HourlyStatsWriter
 from shoal.queue.janitor import Janitor
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Chores:
         """The chore that enforces retention."""
         from shoal.events.forwarder import EventRetention
         from shoal.page_jobs.store import GroupRetention, ResultRetention
-        from shoal.plan.retention import BoostRetention
+        from shoal.plan.store import BoostRetention
         from shoal.queue.pruner import Pruner, RetentionRule, job_retention
 
         app, stores, settings = self._app, self._app.stores, self._app.settings
@@ -90,7 +90,7 @@ class Chores:
     @cached_property
     def journal_files(self) -> "JournalFiles":
         from shoal.crawl.journal.files import JournalFiles
-        from shoal.observe.project_logs import ProjectLogs
+        from shoal.observe.logs import ProjectLogs
 
         app, log = self._app, self._app.settings.log
         files = ProjectLogs(journal_folder(app.settings), log.project_log_size, log.project_logs_kept)

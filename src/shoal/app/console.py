@@ -10,7 +10,7 @@ from shoal.base.settings_loader import LoadedSettings
 from shoal.crawl.lifecycle.search import CrawlSearch
 from shoal.crawl.scope.preview import ScopePreviewer
 from shoal.egress import Egress, Limits
-from shoal.observe.store_sizes import read_store_size
+from shoal.observe.stats import read_store_size
 from shoal.pages.pages import PageComparer, PageSummaries
 from shoal.serve.cached import Cached
 from shoal.serve.console.analyses import AnalysesPage, AnalysisPage

@@ -57,10 +57,10 @@ def wake_of(database: "SqlDatabase", settings: RedisSettings, clock: Clock, sign
 
         return RedisWake(LoopRedis(settings), settings.timeout.total_seconds() / 2, clock, signals)
     if isinstance(database, SqliteDatabase):
-        from shoal.queue.sqlite_wake import SqliteWake
+        from shoal.queue.wake import SqliteWake
 
         return SqliteWake(database.path, clock, signals)
-    from shoal.queue.postgres_wake import PostgresWake
+    from shoal.queue.wake import PostgresWake
 
     return PostgresWake(database.connect_apart, database.notify, clock, signals)
 

@@ -8,10 +8,9 @@ from shoal.page_jobs.ingest import Ingest
 
 if TYPE_CHECKING:
     from shoal.app.app import App
-    from shoal.page_jobs.bots import Bots
-    from shoal.page_jobs.history import History
+    from shoal.page_jobs.bots import Bots, LongPoll
+    from shoal.page_jobs.groups import History
     from shoal.page_jobs.leasing import PageTask
-    from shoal.page_jobs.long_poll import LongPoll
 
 
 class PageJobs:
@@ -40,7 +39,7 @@ class PageJobs:
 
     @cached_property
     def history(self) -> "History":
-        from shoal.page_jobs.history import History
+        from shoal.page_jobs.groups import History
 
         return History(self._app.database)
 
@@ -68,6 +67,6 @@ class PageJobs:
     @cached_property
     def long_poll(self) -> "LongPoll[PageTask]":
         """The long polls of bots that wait for jobs. `RestApi.close` ends them."""
-        from shoal.page_jobs.long_poll import LongPoll
+        from shoal.page_jobs.bots import LongPoll
 
         return LongPoll(self._app.wake, self._app.clock, self._app.settings.queue.poll_every.total_seconds())

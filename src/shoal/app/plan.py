@@ -5,14 +5,12 @@ from typing import TYPE_CHECKING
 
 from shoal.plan.importer import PolicyImporter
 from shoal.plan.policies import Policies
-from shoal.plan.priority import PriorityRule
-from shoal.plan.priority_rules import read_priority_rules
+from shoal.plan.priority import PriorityRule, read_priority_rules
 
 if TYPE_CHECKING:
     from shoal.app.app import App
     from shoal.plan.run_recorder import RunRecorder
-    from shoal.plan.scheduler import Scheduler
-    from shoal.plan.site_scheduler import SiteScheduler
+    from shoal.plan.scheduler import Scheduler, SiteScheduler
 
 
 class Plan:
@@ -46,7 +44,7 @@ class Plan:
     @cached_property
     def site_scheduler(self) -> "SiteScheduler":
         """The chore that creates the crawls of policies."""
-        from shoal.plan.site_scheduler import SiteScheduler
+        from shoal.plan.scheduler import SiteScheduler
 
         app = self._app
         return SiteScheduler(app.database, app.crawls, app.signals, self.priority_rules, app.back_pressure)

@@ -100,7 +100,7 @@ class Stores:
         """Return what calls the frontier of one crawl from any thread, if there is a Redis server."""
         if self.redis is None:
             return None
-        from shoal.drivers.redis.crawl_keys import CrawlKeys
+        from shoal.drivers.redis.frontier_records import CrawlKeys
         from shoal.drivers.redis.single_calls import SingleCalls
 
         turns = self._redis_frontier.turns

@@ -21,7 +21,7 @@ from shoal.cli.output import (
     state_option,
 )
 from shoal.observe.logs import note
-from shoal.page_jobs.group import GroupState
+from shoal.page_jobs.spec import GroupState
 
 JOBS = "/api/v1/jobs"
 GROUPS = "/api/v1/groups"

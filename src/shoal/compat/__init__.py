@@ -4,8 +4,6 @@ A scan is a crawl that workers do not lease: the caller of `next` fetches the UR
 of popping it, so a process that dies loses nothing: its URL is handed out again.
 """
 
-from shoal.compat.database import DatabaseUrlQueueManager
-from shoal.compat.memory import UrlQueueManager
-from shoal.compat.persistent import PersistentUrlQueueManager
+from shoal.compat.queues import DatabaseUrlQueueManager, PersistentUrlQueueManager, UrlQueueManager
 
 __all__ = ["DatabaseUrlQueueManager", "PersistentUrlQueueManager", "UrlQueueManager"]

@@ -27,8 +27,7 @@ from shoal.process.crawl_request import read_config, read_id
 from shoal.queue import states as job_states
 from shoal.queue.job import Job, Lease, NewJob, local_lane
 from shoal.queue.states import GrantEnd, JobState
-from shoal.work.lease_renewer import LeaseRenewer
-from shoal.work.local_lease import holder_name, is_gone
+from shoal.work.leases import LeaseRenewer, holder_name, is_gone
 
 MOST_SEEDS = 10_000  # limit of a crawl's options; more are added separately
 DEEPEST = 32_767

@@ -22,9 +22,8 @@ from shoal.hosts.store import HostStore
 from shoal.hosts.throttle import HostAnswer, HostUpdate, ThrottleTracker, emit_holds
 from shoal.page_jobs.ingest import Ingest, IngestResult
 from shoal.page_jobs.leasing import PageLeases, PageTask, PutOff
-from shoal.page_jobs.redirect_slots import HostBusy, RedirectSlots
 from shoal.page_jobs.result import ResultDelivery
-from shoal.page_jobs.runner import NotRendered, PageJobRunner, failed
+from shoal.page_jobs.runner import HostBusy, NotRendered, PageJobRunner, RedirectSlots, failed
 from shoal.page_jobs.spec import KIND, PageWork, host_of
 from shoal.pages.page import PagesSettled, status_class
 from shoal.queue.job import HTTP, SHARED_LANE, Fence, Lease, LeaseRequest

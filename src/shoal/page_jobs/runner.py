@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -11,15 +11,16 @@ import orjson
 from msgspec.structs import replace as replace_fields
 
 from shoal.base.clock import Clock
+from shoal.base.database import Database
 from shoal.base.errors import StorageFull, TimeError
 from shoal.base.url import Url, origin
 from shoal.egress import Egress, Failure, Limits
 from shoal.egress.exchange import parse_retry_after
 from shoal.extract.page import ExtractOptions, PageFacts
+from shoal.hosts.rate_limiter import HostConnections, RateLimiter
 from shoal.hosts.robots import NO_ROBOTS, RobotsSource, Rules, product_token
 from shoal.hosts.robots_cache import RobotsMemo
-from shoal.hosts.throttle import REFUSED
-from shoal.page_jobs.redirect_slots import RedirectSlots
+from shoal.hosts.throttle import REFUSED, ThrottleTracker
 from shoal.page_jobs.result import Result, Status
 from shoal.page_jobs.spec import PageWork
 from shoal.web.cookies import CookieJar
@@ -29,6 +30,60 @@ from shoal.web.page_fetcher import RETRYABLE_STATUS, Fetched, PageFetcher, Redir
 if TYPE_CHECKING:
     from shoal.extract.optional_facts import OptionalFactsReader
     from shoal.page_jobs.rendering import PageRenderer
+
+
+LONGEST_HOP_SECONDS: Final = 30.0  # for which a page waits for the host it redirects to; after that the job is put off
+
+
+class HostBusy(Exception):
+    """A redirect target's host must not be requested for this time."""
+
+    def __init__(self, wait_seconds: float) -> None:
+        super().__init__(wait_seconds)
+        self.wait_seconds = wait_seconds
+
+
+class RedirectSlots:
+    """The host slots of one job. It already has one for its own URL; each redirect target needs another."""
+
+    def __init__(
+        self,
+        database: Database,
+        rate_limiter: RateLimiter,
+        connections: HostConnections,
+        throttle: ThrottleTracker,
+        clock: Clock,
+    ) -> None:
+        self._database = database
+        self._rate_limiter = rate_limiter
+        self._connections = connections
+        self._throttle = throttle
+        self._clock = clock
+        self.hosts: dict[str, int] = {}
+
+    async def wait(self, url: Url) -> None:
+        """Wait for a slot at the host of a redirect target; raises `HostBusy` if there is none soon."""
+        host_origin = origin(url)
+        give_up_at = self._clock.monotonic() + LONGEST_HOP_SECONDS
+        while True:
+            asked_at = self._clock.monotonic()
+            place = await self._database.run(
+                lambda tx: self._rate_limiter.next_slot(tx, host_origin, LONGEST_HOP_SECONDS)
+            )
+            self.hosts[host_origin] = place.host
+            if place.granted:
+                break
+            if asked_at + place.wait_seconds > give_up_at:
+                raise HostBusy(place.wait_seconds)
+            await self._clock.sleep(place.wait_seconds)  # another transaction has just locked the host's row
+        await self._connections.wait_for_slot(place.host, asked_at + place.wait_seconds, place.delay_seconds)
+        if self._throttle.holds(place.host):
+            raise HostBusy(self._throttle.held_seconds(place.host))
+
+    def connected(self, url: Url) -> AbstractAsyncContextManager[None]:
+        """Hold one of the connections that the host of a URL may have."""
+        return self._connections.at(self.hosts[origin(url)])
+
 
 STORE_PAUSE_SECONDS: Final = 1.0  # before the store is asked again for a robots.txt
 MOST_READERS: Final = 64  # rule sets with a cached reader

@@ -12,9 +12,8 @@ from msgspec import DecodeError, Struct, ValidationError
 from shoal.base.database import Conflict, Database, Tx, readable
 from shoal.base.ids import GroupId, JobId
 from shoal.base.text import json_of, storable
-from shoal.page_jobs.group import Group, GroupState
 from shoal.page_jobs.result import LONGEST_MESSAGE, Result, Status, StoredResult
-from shoal.page_jobs.spec import PageSpec
+from shoal.page_jobs.spec import Group, GroupState, PageSpec
 from shoal.queue.job import Fence, owner_of
 from shoal.queue.states import JobState
 

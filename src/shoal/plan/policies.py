@@ -19,12 +19,10 @@ from shoal.base.text import HIDDEN
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.egress.address import AddressRule, Proxies
 from shoal.page_jobs.spec import check_url
-from shoal.plan.change import PolicyChange
-from shoal.plan.policy import Policy, PolicyForm
+from shoal.plan.policy import Policy, PolicyChange, PolicyForm
 from shoal.plan.priority import RULES, Priority, PriorityRule, rate
 from shoal.plan.schedule import Schedule
-from shoal.plan.scheduler import facts_of, job_of, subjects_of
-from shoal.plan.site_scheduler import config_of, start_crawl
+from shoal.plan.scheduler import config_of, facts_of, job_of, start_crawl, subjects_of
 from shoal.plan.store import NewPolicy, PolicyCounts, PolicyStore, PriorityBoost, ScheduleStep
 from shoal.queue.job import Enqueued
 from shoal.queue.queue import Queue

@@ -1,13 +1,13 @@
-"""The priority of a job: the sum of configurable rules. Pure functions.
-
-Each rule scores one fact of the policy; the sum, limited to 0 to 100, is the job's priority. The parts are stored with
-the job, so that `shoal explain job` can show them.
-"""
+"""The priority of a policy's job, and the rules of the operator that change it."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeGuard
 
+import orjson
+
 from shoal.base.errors import BadConfig
+from shoal.base.parsing import read_config_file, read_toml
 from shoal.base.text import shorten
 
 LOWEST, HIGHEST = 0, 100
@@ -80,3 +80,25 @@ def _read_rule(fact: str, rule: Any, name: str) -> PriorityRule:
 
 def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e6
+
+
+SETTING = "SHOAL_PRIORITY_RULES"
+
+
+def read_priority_rules(path: Path | None) -> tuple[PriorityRule, ...]:
+    """Return the rules of a file, TOML if its name says so, else JSON; without a file, the built-in rules."""
+    return RULES if path is None else read_rules(_read(path), f"{SETTING} ({path}):")
+
+
+def _read(path: Path) -> Any:
+    try:
+        data = read_config_file(path)
+    except OSError as error:
+        why = (error.strerror or type(error).__name__).lower()
+        raise BadConfig(SETTING, f"names {path}, which cannot be read ({why})", "use a readable file") from None
+    kind = "TOML" if path.suffix == ".toml" else "JSON"
+    try:
+        return read_toml(data.decode()) if kind == "TOML" else orjson.loads(data)
+    except ValueError as error:  # invalid TOML, JSON or UTF-8
+        problem = f"names {path}, which is not {kind} ({shorten(error, 200)})"
+        raise BadConfig(SETTING, problem, "correct that line") from None

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from shoal.base.clock import span
-from shoal.base.database import Tx
+from shoal.base.database import Database, Tx
 from shoal.plan.policy import BACKLOG_QUEUES, Policy
 
 SCAN = 5_000  # policies that one query looks at
@@ -217,3 +217,15 @@ def _plain(value: Any) -> Any:
     if isinstance(value, timedelta):
         return span(value)
     return int(value) if isinstance(value, bool) else value
+
+
+@dataclass(slots=True)
+class BoostRetention:
+    """Remove boosts that expired long ago. Implements `queue.pruner.RetentionRule`."""
+
+    keep: timedelta
+    name: str = "priority boosts"
+
+    async def prune(self, database: Database, before: int, limit: int) -> tuple[int, bool]:
+        removed = await database.run(lambda tx: PolicyStore().forget_boosts(tx, before, limit))
+        return removed, removed == limit

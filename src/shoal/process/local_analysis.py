@@ -9,8 +9,7 @@ from shoal.audit.states import TERMINAL
 from shoal.base.ids import new_id
 from shoal.process.runners import analysis_runner
 from shoal.queue.job import Lease, local_lane
-from shoal.work.lease_renewer import LeaseRenewer
-from shoal.work.local_lease import holder_name
+from shoal.work.leases import LeaseRenewer, holder_name
 
 RETRY_POLL_SECONDS: Final = 0.1
 

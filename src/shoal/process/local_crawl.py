@@ -26,13 +26,12 @@ from shoal.crawl.lifecycle.failed_urls import MAX_LISTED, FailedSeed
 from shoal.crawl.states import CrawlState
 from shoal.extract.flags import PageFlag
 from shoal.hosts.rate import HeldHost
-from shoal.observe.hourly_stats import EVERY as HOURLY_STATS_EVERY
+from shoal.observe.stats import EVERY as HOURLY_STATS_EVERY
 from shoal.pages.page import Page
 from shoal.pages.store import PageStore
 from shoal.process.runners import extra_walkers, make_walker, storage_of
 from shoal.queue.job import Lease
-from shoal.work.lease_renewer import LeaseRenewer
-from shoal.work.local_lease import LocalLease
+from shoal.work.leases import LeaseRenewer, LocalLease
 
 PAGES_AT_ONCE = 500  # pages per read from the store
 LAST_PASS_SECONDS = 1.0  # how long the end waits for the last hourly statistics; a warning is logged if they fail

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from shoal.page_jobs.executor import PageJobExecutor
     from shoal.web.renderer import Renderer
     from shoal.work.child_loop import RunningJob
-    from shoal.work.storage_watch import StorageWatch
     from shoal.work.worker import Worker
+    from shoal.work.worker_context import StorageWatch
 
 
 def extra_walkers(app: App, crawl: Crawl, size: int, storage: "StorageWatch") -> "Worker":
     """Build a worker for the other walkers of a crawl whose first walker runs in this process."""
     from shoal.work.child_handle import ChildSpawner
-    from shoal.work.local_lease import holder_name
+    from shoal.work.leases import holder_name
     from shoal.work.worker import Worker
     from shoal.work.worker_context import WorkerContext
 
@@ -60,7 +60,7 @@ def extra_walkers(app: App, crawl: Crawl, size: int, storage: "StorageWatch") ->
 
 def storage_of(app: App) -> "StorageWatch":
     """Build the watch over the storage that the workers of one process write to."""
-    from shoal.work.storage_watch import BODIES, STORE, StorageWatch
+    from shoal.work.worker_context import BODIES, STORE, StorageWatch
 
     return StorageWatch({STORE: app.check_space, BODIES: app.bodies.check_space}, app.clock, app.signals)
 

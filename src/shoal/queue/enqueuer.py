@@ -1,6 +1,7 @@
-"""Store new jobs. Apart from the queue, so that what follows from the end of a run can create jobs in that commit."""
+"""Store new jobs, or hold them back. Apart from the queue, so that what follows from the end of a run can create jobs
+in that commit."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from shoal.base.database import Tx
 from shoal.base.errors import InvalidInput
@@ -63,3 +64,21 @@ def _check(job: NewJob, place: int) -> None:
     if len(job.dedupe_key or "") > LONGEST_NAME or any(not 0 < len(key) <= LONGEST_NAME for key in job.quota_keys):
         problem = "has a dedupe key or a quota key that is empty or too long"
         raise InvalidInput(f"jobs[{place}]", problem, f"use 1 to {LONGEST_NAME} characters")
+
+
+BackPressure = Callable[[str], str | None]
+"""Return why no more jobs of this kind should be created now, in words; None: create them. Does no I/O."""
+
+
+class JobsHeldBack(Signal, frozen=True, kw_only=True):
+    """Jobs were not created because of back-pressure: a scheduler left what is due for later (`jobs` is then 0, because
+    nobody counted), or a batch of jobs was refused."""
+
+    source: str
+    kind: str
+    jobs: int
+    why: str
+
+
+def no_back_pressure(kind: str) -> None:
+    """Never hold jobs back."""

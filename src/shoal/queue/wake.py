@@ -1,10 +1,17 @@
-"""The wake-up: a hint to idle workers that a job may be waiting. Drivers in `store/` carry it between processes."""
+"""Wake-ups: a hint that jobs wait, in this process, through SQLite's file, or through PostgreSQL. A lost one costs a
+poll interval."""
 
+import asyncio
+import secrets
+import sqlite3
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
 
 from shoal.base.clock import Clock
+from shoal.base.database import queries
 from shoal.base.signals import Signal, Signals
 from shoal.queue.enqueuer import JobEnqueued
 from shoal.queue.job import is_local
@@ -152,3 +159,195 @@ def announcing(wake: Wake) -> Callable[[Signal], None]:
             wake.announce()
 
     return listen
+
+
+LOOK_EVERY = 0.05  # seconds
+
+
+class SqliteWake:
+    """Implements `queue.wake.Wake`. A poll takes microseconds and no lock, and is skipped while no subscriber is idle,
+    so it runs on the event loop itself."""
+
+    is_shared = False
+    problem = None
+
+    def __init__(self, path: Path, clock: Clock, signals: Signals) -> None:
+        self._path = path
+        self._clock = clock
+        self._listeners = WakeListeners(signals)
+        self._seen: int | None = None
+        self._waiting: frozenset[str] = frozenset()  # the last job of each lane
+        self._looking: asyncio.Task[None] | None = None
+
+    def announce(self) -> None:
+        self._listeners.notify()  # other processes see the file change
+
+    def subscribe(self, on_hint: Callable[[], None], is_idle: Callable[[], bool]) -> Callable[[], None]:
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look_on(), name="wake")
+        return self._listeners.add(on_hint, is_idle)
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._looking
+
+    async def _look_on(self) -> None:
+        connection: sqlite3.Connection | None = None
+        try:
+            while True:
+                await self._clock.sleep(LOOK_EVERY)
+                with suppress(sqlite3.Error):  # busy or unavailable: workers still poll for jobs
+                    connection = connection or self._connect()
+                    if self._listeners.any_idle and self._job_may_wait(connection):
+                        self._listeners.notify()
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True, timeout=0, isolation_level=None)
+
+    def _job_may_wait(self, connection: sqlite3.Connection) -> bool:
+        seen, self._seen = self._seen, connection.execute("PRAGMA data_version").fetchone()[0]
+        if seen == self._seen:
+            return False
+        rows = connection.execute(queries.load("sqlite")["ends_of_lines"].sql).fetchall()
+        before, self._waiting = self._waiting, frozenset(job_id for (job_id,) in rows)
+        return not self._waiting <= before
+
+
+TEST_EVERY = 5.0  # seconds
+TEST_TIMEOUT = 2.0
+CALL_SECONDS = 5.0  # for what is asked at once
+PAUSE_SECONDS = 1.0  # before reconnecting
+CLOSE_SECONDS = 2.0
+# Committing a notification writes to the WAL; losing one in a crash is harmless, so do not wait for the disk.
+SESSION = {"synchronous_commit": "off"}
+NOT_RECEIVED = "its own notifications do not arrive (is there a pooler in transaction mode?)"
+
+Connect = Callable[[dict[str, str]], Awaitable[Any]]
+Notify = Callable[[str], Awaitable[None]]
+
+
+class PostgresWake:
+    """Implements `queue.wake.Wake`. `connect` opens a dedicated connection, `notify` sends on another one."""
+
+    is_shared = True
+
+    def __init__(self, connect: Connect, notify: Notify, clock: Clock, signals: Signals) -> None:
+        self._connect = connect
+        self._notify = notify
+        self._clock = clock
+        self._listeners = WakeListeners(signals)
+        self._wakeup = asyncio.Event()
+        self._answered = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._due = False
+        self._closing = False
+        self._listens = False
+        self._health = WakeHealth(signals)
+        self._rate = HintRate(clock)
+        self._next_send_at = 0.0
+        self._test_at = 0.0
+        self._test_channel = f"shoal_test_{secrets.token_hex(8)}"
+
+    @property
+    def problem(self) -> str | None:
+        return self._health.problem
+
+    def announce(self) -> None:
+        self._listeners.notify()
+        self._due = True
+        self._ensure_running()
+
+    def subscribe(self, on_hint: Callable[[], None], is_idle: Callable[[], bool]) -> Callable[[], None]:
+        self._listens = True
+        self._ensure_running()
+        return self._listeners.add(on_hint, is_idle)
+
+    async def close(self) -> None:
+        self._closing = True
+        self._wakeup.set()
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=CLOSE_SECONDS)
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    def _ensure_running(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="wake")
+        self._wakeup.set()
+
+    async def _run(self) -> None:
+        while not self._closing or self._due:
+            try:
+                await self._on_connection()
+            except Exception as error:  # any error: a listener that stops would never receive anything again
+                self._health.degrade(str(error) or type(error).__name__)
+                await self._clock.sleep(PAUSE_SECONDS)
+
+    async def _on_connection(self) -> None:
+        connection = await self._connect(SESSION)
+        try:
+            connection.add_termination_listener(lambda _: self._wakeup.set())
+            async with asyncio.timeout(CALL_SECONDS):
+                channel = await connection.fetchval("SELECT 'shoal_' || md5(current_schema())")
+                await connection.add_listener(channel, self._on_notification)
+                await connection.add_listener(self._test_channel, lambda *_: self._answered.set())
+            self._test_at = self._clock.monotonic()
+            self._listeners.notify()  # for hints that were sent while nobody listened
+            if not self._listens:
+                self._health.restore()
+            await self._send_and_test(connection, channel)
+        finally:
+            connection.terminate()
+
+    async def _send_and_test(self, connection: Any, channel: str) -> None:
+        while not self._closing or self._due:
+            if connection.is_closed():
+                raise ConnectionError("the connection for notifications was closed")
+            await self._send_due(connection, channel)
+            if self._listens and not self._closing and self._clock.monotonic() >= self._test_at:
+                await self._test()
+            await self._wait()
+
+    def _on_notification(self, connection: Any, pid: int, channel: str, payload: object) -> None:
+        if pid != connection.get_server_pid():  # our own hints were passed on at once
+            self._listeners.notify()
+
+    async def _send_due(self, connection: Any, channel: str) -> None:
+        if self._due and (self._closing or self._clock.monotonic() >= self._next_send_at):
+            self._due = False
+            try:
+                await connection.execute("SELECT pg_notify($1, '')", channel, timeout=CALL_SECONDS)
+            except BaseException:
+                self._due = True
+                raise
+            self._next_send_at = self._clock.monotonic() + self._rate.pause()
+
+    async def _test(self) -> None:
+        """Send ourselves a notification as another process would: on another connection."""
+        self._test_at = self._clock.monotonic() + TEST_EVERY
+        self._answered.clear()
+        await self._notify(self._test_channel)
+        try:
+            async with asyncio.timeout(TEST_TIMEOUT):
+                await self._answered.wait()
+        except TimeoutError:
+            raise ConnectionError(NOT_RECEIVED) from None
+        self._health.restore()
+
+    async def _wait(self) -> None:
+        """Wait until there is something to send, or a test is due."""
+        now = self._clock.monotonic()
+        moments = [self._test_at] if self._listens else []
+        moments += [self._next_send_at] if self._due else []
+        self._wakeup.clear()
+        if self._closing:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, min(moments) - now) if moments else None):
+                await self._wakeup.wait()

@@ -10,8 +10,8 @@ from shoal.access.idempotency import Idempotency
 from shoal.access.token import TokenScope
 from shoal.base.errors import AlreadyExists, HeldBack, NotFound
 from shoal.base.request_form import describe
-from shoal.page_jobs.group import GroupConfig, GroupState
 from shoal.page_jobs.groups import Groups
+from shoal.page_jobs.spec import GroupConfig, GroupState
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.idempotency import respond_once
 from shoal.serve.pagination import Paging, growing_page_of, number_of, page_of

@@ -19,10 +19,9 @@ from shoal.base.errors import InvalidInput, NotFound, TooLarge, WrongMediaType
 from shoal.base.request_form import Form, describe
 from shoal.base.text import shorten
 from shoal.plan import policy as plan
-from shoal.plan.change import PolicyChange
 from shoal.plan.importer import MAX_BAD, PolicyImporter
 from shoal.plan.policies import Policies, SignalForm
-from shoal.plan.policy import PolicyForm
+from shoal.plan.policy import PolicyChange, PolicyForm
 from shoal.plan.policy_file import PolicyFileRow, lines_of, read_csv, read_json_lines, write_csv, write_json_lines
 from shoal.serve.disconnect import disconnect
 from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint

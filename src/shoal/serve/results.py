@@ -9,7 +9,7 @@ from starlette.responses import Response
 from shoal.access.token import TokenScope
 from shoal.base.errors import NotFound
 from shoal.base.request_form import Form, describe
-from shoal.page_jobs.history import History
+from shoal.page_jobs.groups import History
 from shoal.plan.policies import Policies
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.pagination import Paging, cursor_of, number_of

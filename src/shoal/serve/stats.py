@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from shoal.access.token import TokenScope
 from shoal.base.request_form import Form, describe
 from shoal.fleet.view import PressureStatus
-from shoal.observe.hourly_stats import HourlyStatsReader
+from shoal.observe.stats import HourlyStatsReader
 from shoal.serve.cached import StateCounts
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.resources.bot import BotSeen

@@ -57,7 +57,7 @@ from shoal.work.ipc import (
     fences_of,
     pairs_of,
 )
-from shoal.work.lease_validity import LeaseValidity
+from shoal.work.leases import LeaseValidity
 from shoal.work.page_job_loop import JobExecutor, PageJobLoop
 from shoal.work.worker_context import StoreOutOfReach
 

@@ -22,8 +22,7 @@ from shoal.work.ipc import (
     Renewed,
     Work,
 )
-from shoal.work.task_window import TaskWindow
-from shoal.work.worker_context import WorkerContext
+from shoal.work.worker_context import TaskWindow, WorkerContext
 
 RETRY_AFTER = timedelta(seconds=1)  # before the next child after one that could not start, or the next try to hand back
 ROLE = "runs"

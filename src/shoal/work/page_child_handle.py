@@ -26,8 +26,7 @@ from shoal.work.ipc import (
     pairs_of,
 )
 from shoal.work.page_job_loop import holder_of
-from shoal.work.task_window import TaskWindow
-from shoal.work.worker_context import WorkerContext
+from shoal.work.worker_context import TaskWindow, WorkerContext
 
 ROLE = "pages"
 KIND = "page"

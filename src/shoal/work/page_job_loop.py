@@ -18,7 +18,7 @@ from shoal.hosts.rate import FetchRate, changed
 from shoal.queue.job import Fence, Lease
 from shoal.queue.queue import Queue
 from shoal.queue.states import STALLED
-from shoal.work.lease_validity import LeaseValidity
+from shoal.work.leases import LeaseValidity
 
 R = TypeVar("R")
 

@@ -18,10 +18,9 @@ from shoal.queue.queue import Queue
 from shoal.queue.wake import Wake
 from shoal.work.child_handle import ChildProcess
 from shoal.work.child_pool import RunChildren
-from shoal.work.heartbeat import LeaseHeartbeat
+from shoal.work.leases import LeaseHeartbeat
 from shoal.work.page_child_handle import PageChildProcess
-from shoal.work.task_window import TaskWindow
-from shoal.work.worker_context import WorkerContext
+from shoal.work.worker_context import TaskWindow, WorkerContext
 
 RESTART_TIMEOUT = timedelta(minutes=1)  # for the browsers of all children
 KILL_TIMEOUT = timedelta(seconds=5)  # for handing back the jobs of children that were killed at the end

@@ -30,22 +30,24 @@ from shoal.crawl.frontier.values import (
     crashes_after,
 )
 from shoal.crawl.store import AdmissionChecks, HostRate
-from shoal.drivers.redis.connection import RedisClient, Value
-from shoal.drivers.redis.crawl_keys import CrawlKeys, CrawlPlace, live_walkers, walker_name
+from shoal.drivers.redis.connection import BATCH, RedisClient, Value
 from shoal.drivers.redis.frontier_records import (
+    CrawlKeys,
+    CrawlPlace,
     WaitingUrl,
     depth_at,
     depth_word,
     entry_of,
+    live_walkers,
     pack_key,
     pack_keys,
     read_record,
     record_of,
     seq_word,
     waiting_of,
+    walker_name,
 )
 from shoal.drivers.redis.frontier_take import RedisTake, WalkerTurns
-from shoal.drivers.redis.scripts import BATCH
 from shoal.hosts.rate import HeldHost
 from shoal.hosts.store import HostStore
 from shoal.queue.job import Fence

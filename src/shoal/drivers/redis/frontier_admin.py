@@ -21,15 +21,18 @@ from shoal.crawl.frontier.sql_admin import SqlFrontierAdmin
 from shoal.crawl.frontier.values import RedirectTarget, UrlKind, key_of
 from shoal.crawl.store import CrawlStore
 from shoal.drivers.redis.connection import RedisClient
-from shoal.drivers.redis.crawl_keys import CrawlKeys, CrawlPlace, prefix, walker_name
 from shoal.drivers.redis.frontier_records import (
     KINDS,
+    CrawlKeys,
+    CrawlPlace,
     WaitingUrl,
     depth_at,
     pack_key,
+    prefix,
     read_entry,
     read_record,
     unpack_key,
+    walker_name,
 )
 from shoal.hosts.rate import HeldHost
 from shoal.queue.job import Fence

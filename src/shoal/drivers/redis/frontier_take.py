@@ -10,15 +10,18 @@ from shoal.crawl.frontier.rotation import HOSTS_PER_TAKE, HostBatch, HostCandida
 from shoal.crawl.frontier.values import FrontierTask, Taken
 from shoal.crawl.store import AdmissionChecks, HostRate
 from shoal.drivers.redis.connection import Value
-from shoal.drivers.redis.crawl_keys import CrawlKeys, CrawlPlace, live_walkers, walker_name
 from shoal.drivers.redis.frontier_records import (
+    CrawlKeys,
+    CrawlPlace,
     WaitingUrl,
     depth_word,
+    live_walkers,
     pack_key,
     read_entry,
     read_record,
     record_of,
     seq_word,
+    walker_name,
 )
 from shoal.hosts.store import HostStore
 from shoal.queue.job import Fence

@@ -9,9 +9,8 @@ from datetime import timedelta
 from typing import Any
 
 from shoal.base.database import Database, Tx
-from shoal.drivers.redis.lane_entries import entries_of
-from shoal.drivers.redis.lane_server import LaneServer
-from shoal.drivers.redis.scripts import BATCH
+from shoal.drivers.redis.connection import BATCH
+from shoal.drivers.redis.lane_server import LaneServer, entries_of
 from shoal.queue.job import NODE, SHARED_LANE
 from shoal.queue.lanes import LaneRepair
 

@@ -1,6 +1,7 @@
 """The check of a Redis server before anything is stored in it: its version, that it evicts nothing, that it is not
 a replica, and whether it keeps its data over a restart. What can change meanwhile is checked again while it is used."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,22 @@ from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable, RedisMisconfigured
 from shoal.base.signals import Signal, Signals
 from shoal.drivers.redis.connection import RedisClient, Value
-from shoal.drivers.redis.server_signals import ServerSignals
+
+
+class ServerSignals:
+    """Emits what calls to a server reveal about it. They are made in units of work, which SQLite runs on a thread of
+    its own, so the event loop of the process that built this emits the signals. It does not wait for a commit: a server
+    that cannot be used is reported above all if it makes the transaction fail."""
+
+    def __init__(self, signals: Signals) -> None:
+        self._signals = signals
+        self._loop = asyncio.get_running_loop()
+
+    def emit(self, signal: Signal) -> None:
+        """Emit a signal soon. May be called from any thread."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._signals.emit, signal)
+
 
 RECHECK_SECONDS = 5.0
 KEEP_ALL = "run `redis-cli CONFIG SET maxmemory-policy noeviction` and `redis-cli CONFIG REWRITE`"

@@ -14,8 +14,9 @@ from shoal.base.errors import FrontierLost
 from shoal.base.url import Url, origin
 from shoal.crawl.frontier.values import FrontierTask, UrlKind, key_of
 from shoal.drivers.redis.connection import RedisClient, Value
-from shoal.drivers.redis.crawl_keys import CrawlKeys, CrawlPlace, walker_name
 from shoal.drivers.redis.frontier_records import (
+    CrawlKeys,
+    CrawlPlace,
     depth_at,
     depth_word,
     entry_of,
@@ -23,6 +24,7 @@ from shoal.drivers.redis.frontier_records import (
     read_entry,
     record_of,
     seq_word,
+    walker_name,
 )
 from shoal.drivers.redis.frontier_take import WalkerTurns
 from shoal.hosts.store import HostStore

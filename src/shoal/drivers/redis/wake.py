@@ -8,7 +8,7 @@ from shoal.base.clock import Clock
 from shoal.base.errors import ShoalError
 from shoal.base.signals import Signals
 from shoal.drivers.redis.connection import RedisClient
-from shoal.drivers.redis.lane_entries import WAKE
+from shoal.drivers.redis.lane_server import WAKE
 from shoal.queue.wake import HintRate, WakeHealth, WakeListeners
 
 PAUSE_SECONDS = 1.0  # after a failed call

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from shoal.access.token import TokenScope
 from shoal.access.tokens import Tokens
 from shoal.base.text import message
-from shoal.observe.hourly_stats import PAGES, BotActivity, HourlyStatsReader
+from shoal.observe.stats import PAGES, BotActivity, HourlyStatsReader
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.messages import Language
 from shoal.serve.console.shell import Shell

@@ -18,7 +18,7 @@ from shoal.crawl.store import CrawlFilter
 from shoal.events.webhooks import Webhooks
 from shoal.fleet.nodes import Nodes
 from shoal.fleet.states import NodeState
-from shoal.observe.hourly_stats import HOUR, PAGES, HourlyStatsReader
+from shoal.observe.stats import HOUR, PAGES, HourlyStatsReader
 from shoal.pages.page import CLASSES
 from shoal.plan.policies import Policies
 from shoal.plan.policy import LATE

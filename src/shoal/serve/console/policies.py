@@ -10,7 +10,7 @@ from shoal.access.token import TokenScope
 from shoal.base.clock import span
 from shoal.base.errors import InvalidInput
 from shoal.base.text import message
-from shoal.page_jobs.history import History
+from shoal.page_jobs.groups import History
 from shoal.plan.policies import Policies
 from shoal.plan.policy import LATE, Policy, shown_options
 from shoal.serve.console.actions import carry_out

@@ -12,10 +12,9 @@ from shoal.access.token import TokenScope
 from shoal.base.errors import InvalidInput, ShoalError
 from shoal.base.request_form import fields_of
 from shoal.base.text import HIDDEN, message
-from shoal.plan.change import PolicyChange
 from shoal.plan.importer import ImportSummary, PolicyImporter
 from shoal.plan.policies import Policies
-from shoal.plan.policy import PolicyForm, shown_options
+from shoal.plan.policy import PolicyChange, PolicyForm, shown_options
 from shoal.plan.policy_file import lines_of, read_csv, read_json_lines
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.forms import FORM_TYPE, ConsoleForm, read_form

@@ -7,7 +7,7 @@ from typing import Final
 
 from shoal.base.settings import Settings
 from shoal.base.text import message
-from shoal.observe.store_sizes import StoreSize, TableSize
+from shoal.observe.stats import StoreSize, TableSize
 from shoal.serve.cached import Cached
 
 WITH_CRAWL: Final = message("until their crawl is removed")

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Self
 
 from shoal.base.request_form import describe
-from shoal.page_jobs import group as page_jobs
-from shoal.page_jobs.group import GroupState
-from shoal.page_jobs.history import MOST_CHANGES, Diff
+from shoal.page_jobs import spec as page_jobs
+from shoal.page_jobs.groups import MOST_CHANGES, Diff
 from shoal.page_jobs.result import Status, StoredResult
+from shoal.page_jobs.spec import GroupState
 from shoal.queue.states import JobState
 from shoal.serve.resources.resource import Moment, NextLater, NextPage, Resource
 

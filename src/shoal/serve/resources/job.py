@@ -7,7 +7,7 @@ from msgspec.structs import asdict
 from shoal.base.clock import moment
 from shoal.base.request_form import describe
 from shoal.queue import job as queue
-from shoal.queue.explain import JobExplanation
+from shoal.queue.job_admin import JobExplanation
 from shoal.queue.job_admin_store import Quota as StoredQuota
 from shoal.queue.states import JobState
 from shoal.serve.resources.resource import Moment, NextPage, Resource

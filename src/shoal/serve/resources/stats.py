@@ -6,7 +6,7 @@ from msgspec import UNSET, UnsetType
 
 from shoal.base.request_form import describe
 from shoal.fleet.view import PressureStatus
-from shoal.observe.hourly_stats import HourRow
+from shoal.observe.stats import HourRow
 from shoal.serve.resources.bot import BotSeen
 from shoal.serve.resources.resource import Moment, Resource
 

@@ -23,3 +23,7 @@ DELETE FROM job_hour WHERE hour < :before;
 -- name: forget_bot_hours
 -- Delete hourly bot statistics before an hour.
 DELETE FROM bot_hour WHERE hour < :before;
+
+-- name: rows_of_crawls
+-- Return how many pages and URLs all crawls have, by their counters.
+SELECT CAST(coalesce(sum(pages), 0) AS BIGINT) AS page, CAST(coalesce(sum(opened), 0) AS BIGINT) AS fate FROM crawl_counter;

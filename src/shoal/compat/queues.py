@@ -1,25 +1,147 @@
-"""The persistent queue for blocking code: one scan on Shoal's default store, run on a background thread."""
+"""The classes of seed 004, over the frontier of a scan."""
 
 import asyncio
 import threading
 import weakref
-from collections.abc import Coroutine
+from collections import deque
+from collections.abc import Coroutine, Iterable
 from contextlib import AsyncExitStack, suppress
 from functools import cached_property, lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
+from urllib.parse import urljoin, urlparse
 
-from shoal.app import opened
+from shoal.app import attach, opened
 from shoal.base.clock import SystemClock
 from shoal.base.errors import RESPONSES, ErrorResponse, NotFound, ShoalError, StateConflict
 from shoal.base.settings_loader import load
-from shoal.base.url import Url
-from shoal.compat.memory import EMPTY, url_of, urls_of
+from shoal.base.url import Url, UrlRefusal, canonical
 from shoal.compat.scan import Scan
 from shoal.crawl.crawl import FrontierDriver
 
 if TYPE_CHECKING:
+    import asyncpg
     import redis
+
+    from shoal.app.drivers import SqlDatabase
+
+
+EMPTY = "URL queue is empty"
+
+
+class UrlQueueManager:
+    """A FIFO queue; each URL once, none deeper than `max_depth`."""
+
+    def __init__(self, seeds: list[str], *, max_depth: int = 3) -> None:
+        self.max_depth = max_depth
+        self._queue: deque[tuple[Url, int]] = deque()
+        self._seen: set[Url] = set()
+        self._processed: set[Url] = set()
+        for seed in seeds:
+            self.add(seed)
+
+    def add(self, url: str, parent_url: str | None = None, depth: int = 0) -> bool:
+        """Add a URL; return False if it is invalid, known or too deep."""
+        found = url_of(url, parent_url)
+        if found is None or depth > self.max_depth or found in self._seen:
+            return False
+        self._seen.add(found)
+        self._queue.append((found, depth))
+        return True
+
+    def next(self) -> str:
+        """Return the next URL; raises IndexError if there is none."""
+        if not self._queue:
+            raise IndexError(EMPTY)
+        url, _ = self._queue.popleft()
+        self._processed.add(url)
+        return url
+
+    def has_next(self) -> bool:
+        return bool(self._queue)
+
+    def get_statistics(self) -> dict[str, int]:
+        return {"queued": len(self._queue), "seen": len(self._seen), "processed": len(self._processed)}
+
+
+def url_of(url: str, parent_url: str | None = None) -> Url | None:
+    """Return the canonical URL, resolved against its parent if relative; None if it is invalid."""
+    try:
+        if parent_url and not urlparse(url).netloc:
+            url = urljoin(parent_url, url)
+    except ValueError:  # such as a malformed IPv6 address
+        return None
+    found = canonical(url)
+    return None if isinstance(found, UrlRefusal) else found
+
+
+def urls_of(seeds: Iterable[str]) -> list[Url]:
+    """Return the valid URLs among the seeds, without duplicates."""
+    found = [url for seed in seeds if (url := url_of(seed)) is not None]
+    return list(dict.fromkeys(found))
+
+
+class DatabaseUrlQueueManager:
+    """A queue for any number of tasks and processes. A URL from `next` belongs to its caller until `mark_completed`; if
+    the process dies first, it is handed out again. `db_pool` may also be an open Shoal database; neither is closed."""
+
+    def __init__(self, scan_id: str, db_pool: "asyncpg.Pool | SqlDatabase") -> None:
+        self.scan_id = scan_id
+        self.db_pool = db_pool
+        self._max_depth: int | None = None
+        self._opening = asyncio.Lock()
+        self._scan: Scan | None = None
+
+    async def initialize_scan(self, seeds: list[str], max_depth: int = 3) -> None:
+        """Create the scan, or add the seeds to the existing one."""
+        scan = await self._opened()
+        urls = urls_of(seeds)
+        self._max_depth = max_depth
+        if not await scan.begin(urls, max_depth, "sql"):
+            await scan.add(urls)
+
+    async def add(self, url: str, depth: int = 0) -> bool:
+        """Add a URL; return True if it is in the scan, even if it was before. Raises if the store is unavailable."""
+        found = url_of(url)
+        if found is None:
+            return False
+        scan = await self._opened()
+        if await scan.add([found], depth) is not None:
+            return True
+        return self._max_depth is not None and await scan.begin([found], self._max_depth, "sql")
+
+    async def next(self) -> str | None:
+        """Return the next URL, or None."""
+        return await (await self._opened()).next(settling=False)
+
+    async def mark_completed(self, url: str) -> None:
+        """Mark a URL as completed. A URL that this manager did not get, or has lost, is left unchanged."""
+        found = url_of(url)
+        if found is not None:
+            await (await self._opened()).settle(found)
+
+    async def aclose(self) -> None:
+        """Put URLs that were handed out but not completed back into the queue, without waiting for their lease to
+        expire."""
+        if self._scan is not None:
+            await self._scan.leave()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def _opened(self) -> Scan:
+        async with self._opening:
+            if self._scan is None:
+                settings, given = load().settings, self.db_pool
+                self._scan = Scan(await attach(settings, given), self.scan_id)
+                weakref.finalize(self, self._scan.let_go)
+            return self._scan
+
 
 T = TypeVar("T")
 
