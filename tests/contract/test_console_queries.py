@@ -28,7 +28,7 @@ from shoal.pages.links import LinkFlag, pack, pack_key
 from shoal.pages.pages import PageComparer, Pages, PageSummaries
 from shoal.pages.store import ANY_ERROR, PageFilter
 from shoal.plan.policy import PolicyForm
-from shoal.serve.console.rates import RateSampler
+from shoal.serve.console.overview import RateSampler
 from tests.contract.conftest import Bench, page_of
 from tests.support.stored_pages import SITE, a_page, store_pages
 

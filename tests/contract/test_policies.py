@@ -534,7 +534,7 @@ async def test_a_signal_needs_something_to_be_about(plan: PlanBench) -> None:
 async def test_sites_whose_crawls_last_hide_no_other_that_is_owed_a_run(
     plan: PlanBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(site_scheduler, "BATCH", 1)
+    monkeypatch.setattr(site_scheduler, "SITES_AT_ONCE", 1)
     made = [await plan.make(**SITE, frequency="1h", overlap="queue") for _ in range(2)]
     for _ in made:
         await plan.site_scheduler.run_once()

@@ -11,18 +11,17 @@ from shoal.audit.reports.report import load_report
 from shoal.base.errors import StateConflict
 from shoal.base.url import Url
 from shoal.cli.api_client import ApiTarget
-from shoal.cli.summary import rows_of, summary
+from shoal.cli.audit import analyze_locally
+from shoal.cli.output import rows_of, summary
 from shoal.crawl import states
 from shoal.crawl.frontier.traps import pattern_of
 from shoal.crawl.journal.entry import JournalEntry
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.events.store import EventStore
-from shoal.process.local_analysis import analyze_locally
 from shoal.serve.console.crawl_rows import row_of
-from shoal.serve.console.format import Formats
-from shoal.serve.console.journal_texts import text_of
-from shoal.serve.console.messages import ENGLISH, languages
+from shoal.serve.console.format import ENGLISH, Formats, languages
+from shoal.serve.console.texts import text_of
 from shoal.serve.resources.crawl import Crawl
 from tests.packages.conftest import Crawler, ScriptedSite, html, serving
 

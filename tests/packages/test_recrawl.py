@@ -11,7 +11,9 @@ from shoal.audit.analysis import AnalysisOptions
 from shoal.audit.reports.html import status_by_depth
 from shoal.base.errors import InvalidInput
 from shoal.base.url import Url
-from shoal.cli.summary import rows_of, summary
+from shoal.cli.audit import analyze_locally
+from shoal.cli.output import rows_of, summary
+from shoal.cli.rules import ReplayTally, RuleReplay
 from shoal.crawl.engine import batch_builder
 from shoal.crawl.engine.not_modified import FEWEST
 from shoal.crawl.engine.previous_crawl import PreviousCrawl
@@ -24,13 +26,9 @@ from shoal.pages.page import Page
 from shoal.pages.pages import PageSummaries
 from shoal.pages.store import PageStore
 from shoal.pages.warc import BodyRecorder, kind_of, pieces
-from shoal.process.local_analysis import analyze_locally
-from shoal.process.rule_replay import ReplayTally, RuleReplay
 from shoal.process.runners import make_walker
-from shoal.serve.console.crawl_charts import depth_columns
-from shoal.serve.console.crawl_rows import KINDS, class_parts, row_of
-from shoal.serve.console.format import Formats
-from shoal.serve.console.messages import ENGLISH
+from shoal.serve.console.crawl_rows import KINDS, class_parts, depth_columns, row_of
+from shoal.serve.console.format import ENGLISH, Formats
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, Weighing, altered, html, serving
 
 MONDAY = "Mon, 05 Jan 2026 00:00:00 GMT"

@@ -7,7 +7,7 @@ import pytest
 from shoal.audit.finding import Finding, Severity
 from shoal.audit.reports.report import Report
 from shoal.audit.verdict import Outcome, RuleResult, Verdict
-from shoal.cli.audit_summary import LONGEST_EXAMPLE, print_summary
+from shoal.cli.audit import LONGEST_EXAMPLE, print_summary
 from tests.support.audit_reports import SITE, report_with
 
 FAILED = Verdict(

@@ -8,7 +8,7 @@ import pytest
 
 from shoal.base.errors import InvalidInput
 from shoal.base.forge_commit import ForgeCommit
-from shoal.cli.ci_commit import read_commit
+from shoal.cli.audit import read_commit
 
 SHA, HEAD = "a" * 40, "b" * 40
 GITHUB = {

@@ -10,7 +10,7 @@ import pytest
 import shoal
 from shoal.audit.codes import CODES, NOT_CHECKED
 from shoal.serve import console
-from shoal.serve.console.messages import ENGLISH, languages, preferred
+from shoal.serve.console.format import ENGLISH, languages, preferred
 
 PACKAGE = Path(console.__file__).parent
 TEMPLATES = PACKAGE.parent / "templates" / "console"

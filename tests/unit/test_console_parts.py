@@ -9,14 +9,13 @@ from shoal.base.errors import InvalidInput
 from shoal.pages.pages import PageSummary
 from shoal.pages.store import ChartFacts
 from shoal.queue.job import Grant
-from shoal.serve.cached import SHARE, Cached
 from shoal.serve.console.charts import Cell, Column, Part, columns, shares, squarify, treemap
-from shoal.serve.console.crawl_charts import folder_cells
-from shoal.serve.console.format import NOTHING, Formats
-from shoal.serve.console.job_rows import held_by
-from shoal.serve.console.messages import ENGLISH, languages
-from shoal.serve.console.search import parse
+from shoal.serve.console.crawl_rows import folder_cells
+from shoal.serve.console.format import ENGLISH, NOTHING, Formats, languages
+from shoal.serve.console.forms import parse
+from shoal.serve.console.jobs import held_by
 from shoal.serve.console.shell import local_path
+from shoal.serve.stats import SHARE, Cached
 
 NOW = 1_800_000_000_000_000
 SECOND = 1_000_000

@@ -28,8 +28,8 @@ from shoal.serve.endpoint import (
     routes_of,
     table_of,
 )
-from shoal.serve.pagination import Paging, cursor_of, growing_page_of, number_of, page_of
 from shoal.serve.problems import Json
+from shoal.serve.requests import Paging, cursor_of, growing_page_of, number_of, page_of
 
 MAX_BODY = 100
 

@@ -12,7 +12,7 @@ from shoal.crawl.engine.budget import BUDGETS
 from shoal.crawl.frontier.values import Control
 from shoal.crawl.states import CrawlState
 from shoal.queue.reasons import REASONS
-from shoal.serve.console.messages import languages
+from shoal.serve.console.format import languages
 from shoal.web.error_codes import PAGE_ERRORS
 
 SOURCE = Path(shoal.__file__).parent

@@ -10,9 +10,8 @@ from starlette.requests import Request
 
 from shoal.serve.api import GROUPS
 from shoal.serve.console.shell import Shell
-from shoal.serve.docs import DocsApi
 from shoal.serve.endpoint import EndpointRequest, Nothing, public_endpoints
-from shoal.serve.openapi import document
+from shoal.serve.openapi import DocsApi, document
 from shoal.serve.renderer import RendererApi
 
 ENDPOINTS = list(public_endpoints(GROUPS))

@@ -12,9 +12,8 @@ from shoal.base.errors import NothingCrawled
 from shoal.base.ids import CrawlId
 from shoal.base.settings import LogSettings
 from shoal.base.url import Url
-from shoal.cli.exit_code import exit_code_of
+from shoal.cli.output import exit_code_of, in_bytes, in_time, rows_of, summary
 from shoal.cli.progress import LiveLine, PlainLines, ProgressSnapshot, held_words
-from shoal.cli.summary import in_bytes, in_time, rows_of, summary
 from shoal.crawl import states
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.frontier.fates import Fate
@@ -29,8 +28,7 @@ from shoal.observe.logs import Logs
 from shoal.pages.page import Page, count_responses, response_class
 from shoal.process.local_crawl import CrawlTally
 from shoal.serve.console.crawl_rows import row_of
-from shoal.serve.console.format import Formats
-from shoal.serve.console.messages import ENGLISH
+from shoal.serve.console.format import ENGLISH, Formats
 
 STANDING = ProgressSnapshot(
     pages=1234, errors=1, depth=2, hosts=3, waiting=500, rate=45.25, elapsed=27.4, seconds_left=184.0

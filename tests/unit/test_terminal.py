@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from shoal.base.text import escaped
-from shoal.cli.output import print_json, print_table
-from shoal.cli.summary import print_rows
+from shoal.cli.output import print_json, print_rows, print_table
 from shoal.egress import Limits
 from shoal.pages.export.output import Outputs
 from shoal.pages.page import Page

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.serve.console import assets
+from shoal.serve.console import shell as assets
 from tests.support.controller import ServedController, served_controller
 from tests.support.plain_browser import PlainBrowser
 

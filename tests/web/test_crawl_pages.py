@@ -19,9 +19,10 @@ from shoal.crawl.journal.entry import JournalEntry
 from shoal.crawl.states import CrawlMove
 from shoal.crawl.store import OUTSIDE
 from shoal.pages.links import pack, pack_key
-from shoal.serve.console import crawl_actions, crawl_diff
+from shoal.serve.console import crawl_actions
+from shoal.serve.console import crawl_pages as crawl_diff
 from shoal.serve.console import crawls as crawls_module
-from shoal.serve.console.badges import COLOURS, LABELS
+from shoal.serve.console.format import COLOURS, LABELS
 from tests.support.controller import ServedController
 from tests.support.plain_browser import PlainBrowser
 from tests.support.stored_pages import SITE, a_page, store_pages

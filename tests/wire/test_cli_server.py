@@ -13,11 +13,11 @@ import pytest
 
 from shoal.access.token import mint
 from shoal.base.ids import CrawlId
+from shoal.cli.crawls_files import stored
 from shoal.cli.main import main
 from shoal.crawl.crawl import CrawlConfig
 from shoal.pages.page import Page
 from shoal.pages.store import PageStore
-from shoal.process.export import stored
 from tests.support.bad_http_server import bad_server, reply
 from tests.support.controller import ServedController, served_controller
 from tests.support.servers import free_port
@@ -213,7 +213,7 @@ def names_in(folder: Path, pattern: str) -> list[str]:
 async def test_a_crawl_is_exported_from_a_server_as_it_is_from_its_store(
     filled: ServedController, sqlite_url: str, person: Person, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    monkeypatch.setattr("shoal.cli.crawls_export.PAGE", 3)
+    monkeypatch.setattr("shoal.cli.crawls_files.PAGE", 3)
     viewer = at(filled, await filled.token())
     told = await person.told("crawls", "export", "mine", "--output", f"far{ending}", *viewer)
     assert told == {"crawl_id": "mine", "pages": 7, "outputs": [f"far{ending}"]}
@@ -237,7 +237,7 @@ async def test_an_export_from_a_server_has_only_the_pages_that_are_wanted(
 async def test_a_page_that_is_fetched_again_during_an_export_is_in_it_once(
     filled: ServedController, person: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.cli.crawls_export.PAGE", 7)
+    monkeypatch.setattr("shoal.cli.crawls_files.PAGE", 7)
     crawl = (await filled.app.crawls.get("mine")).crawl
     again = [(100, 100, answered(5)), (101, 101, answered(7))]
     await filled.app.database.run(lambda tx: PageStore().insert(tx, crawl.number, again))
@@ -249,7 +249,7 @@ async def test_a_page_that_is_fetched_again_during_an_export_is_in_it_once(
 async def test_a_page_that_is_fetched_again_during_an_export_from_the_store_is_in_it_once(
     filled: ServedController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.process.export.PAGES_AT_ONCE", 6)
+    monkeypatch.setattr("shoal.cli.crawls_files.PAGES_AT_ONCE", 6)
     app, number = filled.app, (await filled.app.crawls.get("mine")).crawl.number
     reading = stored(app, number)
     first = await anext(reading)

@@ -27,9 +27,9 @@ from shoal.process.http import check_exposure
 from shoal.serve.api import GROUPS
 from shoal.serve.application import CHECK_EVERY_SECONDS, application
 from shoal.serve.authentication import CallerRefused, TokenAuthenticator
+from shoal.serve.connections import Certificate, tls_of
 from shoal.serve.endpoint import table_of
 from shoal.serve.health import HealthApi
-from shoal.serve.tls import Certificate, tls_of
 from tests.support.controller import CRAWLS, ME, ServedController, served_controller
 from tests.support.nodes import register
 from tests.support.servers import free_port

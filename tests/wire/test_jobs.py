@@ -5,7 +5,7 @@ from typing import Any
 from shoal.app import opened
 from shoal.queue.job import LeaseRequest
 from shoal.queue.states import fail
-from shoal.serve.cached import SHORTEST
+from shoal.serve.stats import SHORTEST
 from tests.support.api import ServedApi, listening
 
 JOBS = "/api/v1/jobs"

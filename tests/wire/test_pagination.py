@@ -3,7 +3,7 @@
 from shoal.base.request_form import fields_of
 from shoal.serve.api import GROUPS
 from shoal.serve.endpoint import public_endpoints
-from shoal.serve.pagination import cursor_of
+from shoal.serve.requests import cursor_of
 from tests.support.api import ServedApi
 
 NUMBERS = (0, 2**31 - 1, 2**31, 2**53, 2**63 - 1, 2**63, 10**30)

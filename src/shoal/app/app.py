@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from shoal.observe.stats import HourlyStatsReader
     from shoal.pages.pages import Pages
     from shoal.queue.job_admin import JobAdmin
-    from shoal.serve.cached import StateCounts
+    from shoal.serve.stats import StateCounts
     from shoal.web.renderer import LocalBrowsers
 
 
@@ -230,7 +230,7 @@ class App:
 
     @cached_property
     def state_counts(self) -> "StateCounts":
-        from shoal.serve.cached import Cached, StateCounts
+        from shoal.serve.stats import Cached, StateCounts
 
         return StateCounts(Cached(self.crawls.count, self.clock), Cached(self.job_admin.count, self.clock))
 

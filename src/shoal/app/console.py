@@ -12,32 +12,23 @@ from shoal.crawl.scope.preview import ScopePreviewer
 from shoal.egress import Egress, Limits
 from shoal.observe.stats import read_store_size
 from shoal.pages.pages import PageComparer, PageSummaries
-from shoal.serve.cached import Cached
 from shoal.serve.console.analyses import AnalysesPage, AnalysisPage
-from shoal.serve.console.bots import BotsPage
 from shoal.serve.console.crawl import CrawlFigures, CrawlPage
 from shoal.serve.console.crawl_actions import CrawlActions
-from shoal.serve.console.crawl_diff import CrawlDiffPage
-from shoal.serve.console.crawl_pages import CrawlPagesPage
+from shoal.serve.console.crawl_pages import CrawlDiffPage, CrawlPagesPage
 from shoal.serve.console.crawls import CrawlsPage
-from shoal.serve.console.events import EventsPage
+from shoal.serve.console.events import EventsPage, WebhookPage
 from shoal.serve.console.feed import FeedApi, LivePage
-from shoal.serve.console.fleet import FleetPage, NodePage
+from shoal.serve.console.fleet import BotsPage, FleetPage, NodePage, NodeRateSampler
 from shoal.serve.console.jobs import JobPage, JobsPage
 from shoal.serve.console.new_crawl import NewCrawlPage
-from shoal.serve.console.node_rates import NodeRateSampler
-from shoal.serve.console.overview import Overview, OverviewPage
-from shoal.serve.console.page import PagePage
-from shoal.serve.console.page_copies import PageCopies
-from shoal.serve.console.page_findings import PageFindings
+from shoal.serve.console.overview import Overview, OverviewPage, RateSampler
+from shoal.serve.console.page import PageCopies, PageFindings, PagePage
 from shoal.serve.console.policies import PoliciesPage, PolicyPage
 from shoal.serve.console.policy_form import PolicyFormPage, PolicyImportPage
-from shoal.serve.console.preferences import PreferencesApi
-from shoal.serve.console.rates import RateSampler
-from shoal.serve.console.settings import SettingsPage
+from shoal.serve.console.settings import PreferencesApi, SettingsPage, Storage
 from shoal.serve.console.shell import Shell
-from shoal.serve.console.storage import Storage
-from shoal.serve.console.webhook import WebhookPage
+from shoal.serve.stats import Cached
 
 if TYPE_CHECKING:
     from shoal.app.app import App

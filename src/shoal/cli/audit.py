@@ -1,13 +1,15 @@
-"""`shoal audit`: crawl a site in this process, analyze it, and judge it by a gate."""
+"""The command `audit`: crawl, analyze, judge by a gate, and report."""
 
 import asyncio
+import json
 import os
+import re
 import shlex
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 import uvloop
@@ -16,30 +18,202 @@ from msgspec import to_builtins
 from shoal.app import App, opened
 from shoal.audit.analyses import KIND, AnalysisMoved, CommitStatusWanted
 from shoal.audit.analysis import Analysis, AnalysisOptions
+from shoal.audit.finding import Severity
 from shoal.audit.gate import Gate, parse_gate
 from shoal.audit.reports.ci import to_annotations
 from shoal.audit.reports.formats import FORMATS, FormatName
-from shoal.audit.reports.report import load_report
+from shoal.audit.reports.report import Report, counted, load_report
 from shoal.audit.run import AnalysisAttempted, AnalyzerFailed
-from shoal.audit.states import AnalysisState
+from shoal.audit.states import TERMINAL, AnalysisState
 from shoal.audit.verdict import Outcome
-from shoal.base.errors import UsageError
+from shoal.base.errors import InvalidInput, UsageError
+from shoal.base.forge_commit import CONTEXT, ForgeCommit
+from shoal.base.ids import new_id
 from shoal.base.service import PassResult
 from shoal.base.settings_loader import load
 from shoal.base.signals import Signal
-from shoal.cli.audit_summary import print_summary
-from shoal.cli.ci_commit import CiCommit, read_commit
+from shoal.base.text import plural, shorten, visible
+from shoal.cli.analyses import ReportFiles, note_written, report_flags
 from shoal.cli.crawl import CrawlCommand, crawl_request
 from shoal.cli.options import crawl_flags, given_values, read_file
-from shoal.cli.output import json_option, print_json
-from shoal.cli.report_files import ReportFiles, note_written, report_flags
+from shoal.cli.output import json_option, print_json, print_table
 from shoal.observe.logs import note
 from shoal.pages.export.output import Outputs
 from shoal.process.crawl_request import CrawlRequest
 from shoal.process.lifetime import quiet, reduce_collections
-from shoal.process.local_analysis import analyze_locally
+from shoal.process.runners import analysis_runner
+from shoal.queue.job import Lease, local_lane
 from shoal.queue.moves import JobMoved
 from shoal.serve.resources.analysis import AnalysisDetail
+from shoal.work.leases import LeaseRenewer, holder_name
+
+COLUMNS = ["severity", "code", "count", "example", "fix"]
+LONGEST_EXAMPLE = 80  # characters, so that one long URL does not push the fixes away
+
+
+def print_summary(report: Report, store: str | None, earlier: str | None = None) -> None:
+    """Print the findings to stdout, most serious first, and the rest to stderr. `earlier`: the crawl to compare
+    with."""
+    rows = []
+    for count in report.codes:
+        first = next(iter(report.examples.get(count.code, ())), None)
+        example = "" if first is None else shorten(first.page or "(the whole site)", LONGEST_EXAMPLE)
+        rows.append([count.severity.value, count.code, f"{count.count:,}", example, count.fix])
+    if rows:
+        print_table(COLUMNS, rows)
+    missing = [*report.failed_analyzers, *report.skipped_analyzers]
+    nothing = f"Nothing was found on {plural(report.pages, 'page')}." if not missing else "The others found nothing."
+    for line in missing_analyzers(report):
+        note(line)
+    note(f"{counted(report)}." if rows else nothing)
+    note(f"Not checked: {report.not_checked}.")
+    if report.analysis.error is not None:
+        note(f"Analysis failed: {visible(report.analysis.error)}")
+    verdict = report.analysis.verdict
+    if verdict is not None:
+        note(f"Gate: {verdict.outcome}")
+        for reason in verdict.reasons:
+            note(f"  {visible(reason)}")
+        for reason in verdict.warnings:
+            note(f"  Warning: {visible(reason)}")
+    for line in next_steps(report, store, earlier):
+        note(line)
+
+
+def missing_analyzers(report: Report) -> list[str]:
+    """Return which analyzers failed or were skipped, and why; those with the same reason in one line."""
+    lines = [
+        f"{'Optional analyzer' if one.optional else 'Analyzer'} {one.analyzer} failed: {visible(one.error or '')}"
+        for one in report.failed_analyzers
+    ]
+    reasons: dict[str, list[str]] = {}
+    for one in report.skipped_analyzers:
+        reasons.setdefault(one.skipped or "", []).append(one.analyzer)
+    return lines + [f"Skipped {', '.join(names)}: {visible(reason)}" for reason, names in reasons.items()]
+
+
+def next_steps(report: Report, store: str | None, earlier: str | None) -> list[str]:
+    """Return what to do next: look at the findings, then keep them from coming back."""
+    analysis = report.analysis
+    where = ["--store", store] if store else []
+    steps = []
+    if report.codes:
+        command = shlex.join(["shoal", "analyses", "report", analysis.id, "--html", "report.html", *where])
+        steps.append(f"Every page with its evidence: `{command}`")
+    if analysis.verdict is None:
+        errors = [count.code for count in report.codes if count.severity is Severity.ERROR][:3]
+        codes = ", ".join(f'"{code}"' for code in errors or ["broken_link", "server_error"])
+        again = shlex.join(["shoal", "audit", analysis.site, "--gate", "gate.toml", *where])
+        steps.append(f"To fail a build on errors, write `fail = [{codes}]` to gate.toml and run `{again}`")
+    elif analysis.verdict.outcome is not Outcome.PASSED:
+        command = shlex.join(["shoal", "crawls", "diff", earlier or "EARLIER", analysis.crawl_id, *where])
+        since = "an earlier crawl" if earlier is None else "the baseline"
+        steps.append(f"What changed since {since}: `{command}`")
+    return steps
+
+
+FLAG: Final = "--commit"
+_WRITTEN: Final = re.compile(r"([a-z]+):([^@\s]+)@([0-9A-Fa-f]+)")
+_EXAMPLE: Final = "write it as github:owner/name@SHA, or use `ci` within a CI job"
+
+
+@dataclass(frozen=True, slots=True)
+class CiCommit:
+    """A commit, and the settings that the CI job has for its forge."""
+
+    commit: ForgeCommit
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_commit(text: str, context: str | None, env: Mapping[str, str]) -> CiCommit:
+    """Return the commit that the flags name. `context`: the name of the status."""
+    if text == "ci":
+        found = _from_ci(env, context or CONTEXT)
+        if found is None:
+            raise InvalidInput(FLAG, "is `ci`, but this is not a job of GitHub, GitLab, Gitea or Forgejo", _EXAMPLE)
+        return found
+    match = _WRITTEN.fullmatch(text)
+    if match is None:
+        raise InvalidInput(FLAG, f"{text!r} does not name a commit", _EXAMPLE)
+    values = {"forge": match[1], "repo": match[2], "sha": match[3].lower(), "context": context or CONTEXT}
+    return CiCommit(_commit(values))
+
+
+def _commit(values: Mapping[str, Any]) -> ForgeCommit:
+    names = {"context": "--commit-context"}
+    return ForgeCommit.read(values, called=lambda name: names.get(name, f"{FLAG} ({name})"))
+
+
+def _from_ci(env: Mapping[str, str], context: str) -> CiCommit | None:
+    """Read the variables that CI systems document. Jobs of Gitea and Forgejo also set the variables of GitHub."""
+    if env.get("GITLAB_CI") == "true":
+        values = {
+            "forge": "gitlab",
+            "repo": env.get("CI_PROJECT_PATH", ""),
+            "sha": env.get("CI_MERGE_REQUEST_SOURCE_BRANCH_SHA") or env.get("CI_COMMIT_SHA", ""),
+            "context": context,
+            "url": env.get("CI_JOB_URL"),
+        }
+        return CiCommit(_commit(values), _given(env, SHOAL_GITLAB_API="CI_API_V4_URL"))
+    if env.get("GITHUB_ACTIONS") != "true" and env.get("GITEA_ACTIONS") != "true":
+        return None
+    forge = "forgejo" if env.get("FORGEJO_ACTIONS") == "true" else "gitea"
+    forge = forge if "true" in (env.get("GITEA_ACTIONS"), env.get("FORGEJO_ACTIONS")) else "github"
+    server, repo, run = (env.get(name, "") for name in ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID"))
+    values = {
+        "forge": forge,
+        "repo": repo,
+        "sha": _head_of_pull_request(env) or env.get("GITHUB_SHA", ""),
+        "context": context,
+        "url": f"{server}/{repo}/actions/runs/{run}" if server and run else None,
+    }
+    prefix = "SHOAL_GITHUB" if forge == "github" else "SHOAL_GITEA"
+    settings = _given(env, **{f"{prefix}_API": "GITHUB_API_URL", f"{prefix}_TOKEN": "GITHUB_TOKEN"})
+    return CiCommit(_commit(values), settings)
+
+
+def _given(env: Mapping[str, str], **names: str) -> dict[str, str]:
+    """Return settings from variables of the CI job; settings that are set explicitly take precedence."""
+    return {name: env[other] for name, other in names.items() if env.get(other) and not env.get(name)}
+
+
+def _head_of_pull_request(env: Mapping[str, str]) -> str | None:
+    """Return the last commit of a pull request: `GITHUB_SHA` is a merge commit that nobody looks at."""
+    try:
+        event = json.loads(Path(env["GITHUB_EVENT_PATH"]).read_text("utf-8"))
+        sha = event["pull_request"]["head"]["sha"]
+    except (KeyError, OSError, ValueError, TypeError):
+        return None
+    return sha if isinstance(sha, str) else None
+
+
+RETRY_POLL_SECONDS: Final = 0.1
+
+
+async def analyze_locally(app: App, crawl_id: str, options: AnalysisOptions, baseline: str | None = None) -> Analysis:
+    """Analyze a crawl that has ended and return the analysis as it is stored. If analyzers fail, they are tried again,
+    as on a worker; any other error is raised after it was recorded."""
+    lane = local_lane(new_id("anl"))  # not the crawl's: a process that died may have left a job there
+    analysis = await app.audit.analyses.submit(crawl_id, options, baseline, lane=lane)
+    while analysis.state not in TERMINAL:
+        if leases := await app.queue.lease(holder_name(), [KIND], [lane], 1):
+            await _attempt(app, leases[0])
+        else:
+            await app.clock.sleep(RETRY_POLL_SECONDS)  # until its back-off is over
+        analysis = await app.audit.analyses.get(analysis.id)
+    return analysis
+
+
+async def _attempt(app: App, lease: Lease) -> None:
+    async with LeaseRenewer(app.queue, lease, app.clock) as renewer:
+        run = await analysis_runner(app, lease, renewer.trusted)
+        try:
+            await run.run()
+        except Exception as error:
+            lease.max_attempts = lease.attempts + 1  # nobody would try it again
+            await app.queue.fail(lease, f"{type(error).__name__}: {error}")
+            raise
+
 
 EXIT_CODES = {Outcome.PASSED: 0, Outcome.FAILED: 10, Outcome.INCONCLUSIVE: 12}
 ANALYSIS_FAILED = 13

@@ -26,10 +26,9 @@ from shoal.base.machine import on_stop
 from shoal.base.settings_loader import load
 from shoal.base.text import redact_url
 from shoal.cli.api_client import ApiTarget
-from shoal.cli.exit_code import exit_code_of
 from shoal.cli.options import OUTPUT_HELP, crawl_flags, flag_of, given_values, names_of
+from shoal.cli.output import exit_code_of, print_line, print_rows, rows_of, summary
 from shoal.cli.progress import Progress, Screen, screen
-from shoal.cli.summary import print_line, print_rows, rows_of, summary
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import TERMINAL, WALKED, CrawlState

@@ -1,42 +1,79 @@
 """`shoal crawls`: list and manage crawls, through a server or directly on the store."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import click
 
-from shoal.base.errors import NotFound
+from shoal.base.errors import InvalidInput, NotFound, UsageError
 from shoal.base.text import plural, visible
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
-from shoal.cli.crawls_add import add
-from shoal.cli.crawls_diff import diff
-from shoal.cli.crawls_dump import dump, load
-from shoal.cli.crawls_export import export
-from shoal.cli.crawls_follow import logs, wait, watch
-from shoal.cli.options import change_flags, changed_flag_of, changed_values
+from shoal.cli.crawls_files import diff, dump, export, load
+from shoal.cli.crawls_follow import at_its_end, logs, wait, watch
+from shoal.cli.options import add_flags, added_flag_of, added_values, change_flags, changed_flag_of, changed_values
 from shoal.cli.output import (
     Columns,
     facts_of,
+    found_at,
+    in_bytes,
     json_option,
     limit_option,
     print_json,
     print_list,
+    print_rows,
     print_table,
     state_option,
     to_the_second,
 )
 from shoal.cli.root import CommandGroup
-from shoal.cli.summary import found_at, in_bytes, print_rows
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.failed_urls import FailedSeed, FailedUrls
 from shoal.crawl.lifecycle.failed_urls import in_words as seeds_in_words
 from shoal.crawl.states import DRAINED_PARTLY, CrawlState, reason_text
 from shoal.observe.logs import note
 from shoal.pages.page import in_words as in_classes
+from shoal.process.crawl_request import read_config
+
+CRAWLS = "/api/v1/crawls"
+
+
+@click.command(epilog="Example: shoal crawls add https://example.com/ --max-pages 500 --project shop --wait")
+@click.argument("urls", nargs=-1, metavar="URL...")
+@add_flags
+@click.option(
+    "--hold", is_flag=True, help="Store the crawl without starting it; start it with `shoal crawls start ID`."
+)
+@click.option("--wait", is_flag=True, help="Wait until the crawl ends or is paused, like `shoal crawls wait`.")
+@with_api_target
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the crawl, or with --wait its summary, as one JSON object."
+)
+def add(urls: Sequence[str], hold: bool, wait: bool, target: ApiTarget, as_json: bool, **options: Any) -> int:
+    """Start a crawl on the workers and print its id. To crawl in this process, use `shoal crawl`."""
+    if not urls:
+        raise UsageError("No URL given", "give at least one URL to start from")
+    if hold and wait:
+        raise UsageError("--hold and --wait cannot be combined", "leave one of them out")
+    given = added_values(options)
+    wanted = read_config({"seeds": list(urls), **given}, added_flag_of).plain()
+    body = {name: wanted[name] for name in ("seeds", *given)} | ({"start": False} if hold else {})
+    try:
+        crawl = run_on(target, lambda api: api.post(CRAWLS, body), existing=False)
+    except InvalidInput as error:
+        raise error.called(added_flag_of) from None
+    if wait:
+        note(f"{crawl['id']} is {crawl['state']}.")
+        return at_its_end(target, crawl["id"], as_json)
+    if as_json:
+        print_json(crawl)
+    else:
+        note(f"The crawl is {crawl['state']}; follow it with `{target.command('crawls', 'watch', crawl['id'])}`.")
+        print(crawl["id"], flush=True)
+    return 0
+
 
 POLITE = ["host", "pages", "per second", "delay", "robots.txt", "version", "asked delay", "pauses", "paused"]
-CRAWLS = "/api/v1/crawls"
 CRAWL = f"{CRAWLS}/{{}}"
 
 

@@ -14,10 +14,8 @@ from shoal.base.ids import CrawlId
 from shoal.base.parsing import read_duration
 from shoal.base.text import shorten, visible
 from shoal.cli.api_client import PAGE, ApiClient, ApiTarget, at, run_on, with_api_target
-from shoal.cli.exit_code import exit_code_of
-from shoal.cli.output import print_json, to_the_second
+from shoal.cli.output import exit_code_of, print_json, print_line, print_rows, rows_of, summary, to_the_second
 from shoal.cli.progress import Progress, screen
-from shoal.cli.summary import print_line, print_rows, rows_of, summary
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.journal.journal import MOST_AT_ONCE
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus

@@ -13,8 +13,7 @@ from shoal.base.errors import BackendUnavailable, NothingCrawled
 from shoal.base.parsing import Address, is_loopback
 from shoal.base.settings_loader import load
 from shoal.base.text import plural
-from shoal.cli.output import print_json
-from shoal.cli.summary import in_bytes, in_time, summary
+from shoal.cli.output import in_bytes, in_time, print_json, summary
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.journal import messages
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus

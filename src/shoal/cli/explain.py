@@ -1,17 +1,23 @@
-"""`shoal explain`: explain the state of a URL, a job or a node, through a server or directly on the store."""
+"""The commands `explain` and `robots`: why a job waits, a URL was skipped, a node gets work, a URL is forbidden."""
 
+import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from shoal.base.errors import InvalidInput
-from shoal.base.text import shorten
-from shoal.base.url import UrlRefusal
+from shoal.base.settings import Settings
+from shoal.base.settings_loader import load
+from shoal.base.text import redact_url, shorten
+from shoal.base.url import Url, UrlRefusal, canonical, origin
 from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
-from shoal.cli.output import facts_of, json_option, print_json
+from shoal.cli.output import facts_of, json_option, print_json, print_rows
 from shoal.cli.root import CommandGroup
-from shoal.cli.summary import print_rows
 from shoal.crawl.scope.seeds import SEED_FIX
+from shoal.egress import AddressRule, Egress, Limits, endpoint
+from shoal.hosts.robots import ANYBODY, PRODUCT, Decision, RobotsState, Rules
+from shoal.hosts.robots_cache import RobotsCache, fetch_robots
 
 
 @click.group(cls=CommandGroup)
@@ -72,3 +78,161 @@ def _rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
     state = answer["state"].replace("_", " ") + reason
     facts = facts_of(answer, without=("crawl_id", "url", "state", "reason", "explanation"))
     return [("URL", answer["url"]), ("State", state), ("Why", answer["explanation"]), *facts]
+
+
+DENIED = 1
+MOST_SITEMAPS_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class RobotsResult:
+    """The checked URL and user agent, with the decision and the rules behind it."""
+
+    url: Url
+    agent: str
+    rules: Rules
+    decision: Decision
+
+    @property
+    def reason(self) -> str:
+        """The stable name of what decided."""
+        if self.rules.state is not RobotsState.FOUND:
+            return self.rules.state.value
+        if self.rules.group is None:
+            return "no_group"
+        return "no_rule" if self.decision.rule is None else "rule"
+
+    @property
+    def sentence(self) -> str:
+        match self.reason:
+            case "unreachable":
+                return f"The host's robots.txt could not be fetched, so no URL is allowed. {self.rules.why_none}"
+            case "absent":
+                return f"The host has no robots.txt, so every URL is allowed. {self.rules.why_none}"
+            case "no_group":
+                return "The host's robots.txt has no group for this user agent."
+            case "no_rule":
+                return f"No rule of the group for {self.group} matches the URL."
+            case _:
+                assert self.decision.rule is not None
+                return f"Line {self.decision.rule.line}, in the group for {self.group}, decides."
+
+    @property
+    def group(self) -> str:
+        return "all agents" if self.rules.group == ANYBODY else f"`{self.rules.group}`"
+
+
+@click.group(cls=CommandGroup)
+def robots() -> None:
+    """Check the robots.txt of a host."""
+
+
+@robots.command()
+@click.argument("url", metavar="URL")
+@click.option("--user-agent", metavar="S", help="Check for this user agent; overrides SHOAL_USER_AGENT.")
+@click.option("--store", metavar="URL", help="Use the robots.txt cached in this store, as a crawl would.")
+@json_option
+def test(url: str, user_agent: str | None, store: str | None, as_json: bool) -> int:
+    """Check whether URL may be fetched, and which rule decides. Exit code 0: allowed, 1: not allowed."""
+    settings = load({"DATABASE_URL": store}).settings
+    agent = settings.egress.user_agent if user_agent is None else _agent(user_agent)
+    answer = asyncio.run(_test(settings, _url(url), agent, stored=store is not None))
+    if as_json:
+        print_json(facts(answer))
+    else:
+        print_rows(_robots_rows(answer), to_stdout=True)
+    return 0 if answer.decision.allowed else DENIED
+
+
+def _url(text: str) -> Url:
+    url = canonical(text)
+    if isinstance(url, UrlRefusal):
+        raise InvalidInput(
+            "URL",
+            f"{redact_url(text[:2000])[:200]!r} {url.problem}",
+            "write it as http://host/path or https://host/path",
+        )
+    return url
+
+
+def _agent(text: str) -> str:
+    if not text.isprintable() or not PRODUCT.match(text):
+        fix = "start it with a name of letters, `-` or `_`, such as FishBot/1.0"
+        raise InvalidInput(
+            "--user-agent", f"{text[:200]!r} does not start with a name that a robots.txt can match", fix
+        )
+    return text
+
+
+async def _test(settings: Settings, url: Url, agent: str, *, stored: bool) -> RobotsResult:
+    # The user named the host on this machine's command line, so a private address is allowed.
+    rule = AddressRule(allow=settings.egress.allow_networks, named=frozenset({endpoint(url)}))
+    egress = Egress(rule, Limits.of(settings.egress))
+    try:
+        rules = await (_kept_rules if stored else _asked_rules)(settings, egress, url, agent)
+    finally:
+        egress.close()
+    return RobotsResult(url, agent, rules, rules.decide(url))
+
+
+async def _asked_rules(settings: Settings, egress: Egress, url: Url, agent: str) -> Rules:
+    record = await fetch_robots(egress, origin(url), agent)
+    return Rules(record, agent, settings.hosts.longest_crawl_delay)
+
+
+async def _kept_rules(settings: Settings, egress: Egress, url: Url, agent: str) -> Rules:
+    from shoal.app import opened
+
+    async with opened(settings, existing=True) as app:
+        cache = RobotsCache(app.database, egress, agent, settings.hosts, app.clock, app.signals)
+        return await cache.rules_of(origin(url))
+
+
+def facts(answer: RobotsResult) -> dict[str, Any]:
+    """Return the answer as a JSON object."""
+    rules, rule = answer.rules, answer.decision.rule
+    sitemaps = rules.sitemaps_at(origin(answer.url))
+    return {
+        "url": answer.url,
+        "allowed": answer.decision.allowed,
+        "reason": answer.reason,
+        "explanation": answer.sentence,
+        "robots_url": f"{origin(answer.url)}/robots.txt",
+        "robots_state": rules.state.value,
+        "user_agent": answer.agent,
+        "token": rules.token,
+        "group": rules.group,
+        "rule": str(rule) if rule else None,
+        "line": rule.line if rule else None,
+        "crawl_delay_seconds": rules.delay.total_seconds(),
+        "crawl_delay_asked_seconds": rules.asked_delay_seconds,
+        "crawl_delay_was_cut": rules.delay_was_cut,
+        "sitemaps": [sitemap for sitemap, _ in sitemaps],
+        "relative_sitemaps": [written for sitemap, written in sitemaps if sitemap != written],
+    }
+
+
+def _robots_rows(answer: RobotsResult) -> list[tuple[str, str]]:
+    rules, rule = answer.rules, answer.decision.rule
+    rows = [
+        ("URL", answer.url),
+        ("Allowed", "yes" if answer.decision.allowed else "no"),
+        ("Why", answer.sentence),
+        ("Rule", str(rule) if rule else ""),
+        ("Agent", f"{rules.token}, from {answer.agent!r}"),
+        ("Delay", _delay(rules)),
+    ]
+    shown = rules.sitemaps_at(origin(answer.url))[:MOST_SITEMAPS_SHOWN]
+    rows += [("Sitemap", url if url == written else f"{url} (listed as {written})") for url, written in shown]
+    if len(rules.sitemaps) > len(shown):
+        rows.append(("Sitemap", f"and {len(rules.sitemaps) - len(shown)} more"))
+    return [(name, value) for name, value in rows if value]
+
+
+def _delay(rules: Rules) -> str:
+    if rules.asked_delay_seconds is None:
+        return ""
+    kept = f"{rules.delay.total_seconds():g} s"
+    if not rules.delay_was_cut:
+        return kept
+    return f"{kept} (the file asks for {rules.asked_delay_seconds:g} s, more than the maximum)"

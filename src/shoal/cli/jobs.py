@@ -17,11 +17,11 @@ from shoal.cli.output import (
     limit_option,
     print_json,
     print_list,
+    print_rows,
     state_option,
     to_the_second,
 )
 from shoal.cli.root import CommandGroup
-from shoal.cli.summary import print_rows
 from shoal.queue.job import attempts_made
 from shoal.queue.reasons import reason_text
 from shoal.queue.states import TERMINAL, JobState

@@ -12,9 +12,17 @@ from shoal.base.clock import SystemClock
 from shoal.base.errors import RESPONSES, NotFound, UsageError, WaitTimedOut
 from shoal.base.text import plural
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
-from shoal.cli.output import facts_of, json_option, limit_option, print_json, print_table, state_option, to_the_second
+from shoal.cli.output import (
+    facts_of,
+    json_option,
+    limit_option,
+    print_json,
+    print_rows,
+    print_table,
+    state_option,
+    to_the_second,
+)
 from shoal.cli.root import CommandGroup
-from shoal.cli.summary import print_rows
 from shoal.fleet.states import COMMAND_LABELS, COMMANDS_ENDED, CommandState, NodeState
 from shoal.observe.logs import note
 

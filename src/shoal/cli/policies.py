@@ -20,11 +20,11 @@ from shoal.cli.output import (
     limit_option,
     print_json,
     print_list,
+    print_rows,
     print_table,
     to_the_second,
 )
 from shoal.cli.root import CommandGroup
-from shoal.cli.summary import print_rows
 from shoal.observe.logs import note
 from shoal.pages.export.part_file import PartFile
 

@@ -15,7 +15,7 @@ from typing import Protocol, Self
 from shoal.base.clock import Clock, from_micros
 from shoal.base.errors import TimeError
 from shoal.base.text import plural
-from shoal.cli.summary import in_time
+from shoal.cli.output import in_time
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import MAX_LISTED

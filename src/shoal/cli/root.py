@@ -61,10 +61,10 @@ class LazyCommands:
 COMMANDS: dict[str, LazyCommands] = {
     "crawl": LazyCommands("shoal.cli.crawl:crawl", "Crawl a site in this process."),
     "audit": LazyCommands("shoal.cli.audit:audit", "Crawl a site and report what is wrong with it."),
-    "serve": LazyCommands("shoal.cli.processes:serve", "Run the controller: REST API, console and background chores."),
-    "worker": LazyCommands("shoal.cli.processes:worker", "Run a worker that executes jobs from the store."),
+    "serve": LazyCommands("shoal.cli.operate:serve", "Run the controller: REST API, console and background chores."),
+    "worker": LazyCommands("shoal.cli.operate:worker", "Run a worker that executes jobs from the store."),
     "bot": LazyCommands("shoal.cli.bot:bot", "Run a bot that pulls page jobs from a server."),
-    "renderer": LazyCommands("shoal.cli.processes:renderer", "Run the render service: Chromium for workers."),
+    "renderer": LazyCommands("shoal.cli.operate:renderer", "Run the render service: Chromium for workers."),
     "crawls": LazyCommands("shoal.cli.crawls:crawls", "Start, list and manage crawls."),
     "jobs": LazyCommands("shoal.cli.jobs:jobs", "Create page jobs for single URLs; list and manage jobs."),
     "nodes": LazyCommands("shoal.cli.nodes:nodes", "List nodes, and pause, drain or resize them."),
@@ -72,13 +72,13 @@ COMMANDS: dict[str, LazyCommands] = {
     "explain": LazyCommands(
         "shoal.cli.explain:explain", "Explain why a URL or job waits or failed, or a node gets jobs."
     ),
-    "robots": LazyCommands("shoal.cli.robots:robots", "Check what a host's robots.txt allows, and by which rule."),
+    "robots": LazyCommands("shoal.cli.explain:robots", "Check what a host's robots.txt allows, and by which rule."),
     "rules": LazyCommands("shoal.cli.rules:rules", "Test a rule set, or extract data again from stored bodies."),
     "policies": LazyCommands("shoal.cli.policies:policies", "Schedule recurring crawls of pages and sites."),
     "webhooks": LazyCommands("shoal.cli.webhooks:webhooks", "Send events to HTTP endpoints."),
     "tokens": LazyCommands("shoal.cli.tokens:tokens", "Create, list and revoke API tokens; show the audit log."),
-    "db": LazyCommands("shoal.cli.db:db", "Show or upgrade the schema of the store."),
-    "config": LazyCommands("shoal.cli.config:config", "Show the effective settings and their sources."),
+    "db": LazyCommands("shoal.cli.operate:db", "Show or upgrade the schema of the store."),
+    "config": LazyCommands("shoal.cli.operate:config", "Show the effective settings and their sources."),
     "demo": LazyCommands("shoal.cli.demo:demo", "Crawl a built-in demo site and show it in the console."),
 }
 

@@ -1,6 +1,7 @@
 """`shoal rules`: test a rule set on a page fetched as in a crawl, or run it on the stored bodies of a crawl."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -9,24 +10,94 @@ import click
 import orjson
 import uvloop
 
-from shoal.app import opened
+from shoal.app import App, opened
 from shoal.base.errors import InvalidInput, NotFound, NothingCrawled
 from shoal.base.settings_loader import load
 from shoal.base.text import plural, shorten
 from shoal.cli.api_client import settings_of_store
 from shoal.cli.options import FLAGS, flag_of, given_values, read_rules_file
-from shoal.cli.output import json_option, print_json
+from shoal.cli.output import json_option, print_json, print_rows
 from shoal.cli.root import CommandGroup
-from shoal.cli.summary import print_rows
-from shoal.crawl.crawl import CrawlConfig
+from shoal.crawl.crawl import Crawl, CrawlConfig
+from shoal.egress import Failure, Limits
+from shoal.extract.encoding import is_html
 from shoal.extract.optional_facts import INVALID_DATA
+from shoal.extract.rule_reader import RuleReader
 from shoal.extract.rules import RuleSet, read_rules
+from shoal.extract.tree import Source
 from shoal.observe.logs import note
+from shoal.pages.bodies import answer_of
 from shoal.pages.export.part_file import PartFile, Stdout
-from shoal.pages.page import Page
+from shoal.pages.page import NOT_MODIFIED, Page
+from shoal.pages.store import PageStore
 from shoal.process.crawl_request import CrawlRequest, read_config
 from shoal.process.local_crawl import LocalCrawl
-from shoal.process.rule_replay import ReplayTally, RuleReplay
+
+PAGES_AT_ONCE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedPage:
+    """The data a rule set extracted from one page; `message` is the error, if any."""
+
+    url: str
+    data: dict[str, Any]
+    message: str | None
+
+
+@dataclass(slots=True)
+class ReplayTally:
+    """Counts of the pages so far, by outcome."""
+
+    read: int = 0
+    left_out: int = 0  # not HTML with a 2xx status, or not matched by the rule set
+    without_body: int = 0
+
+
+class RuleReplay:
+    """Runs a rule set on the pages of one crawl."""
+
+    def __init__(self, app: App, rules: RuleSet) -> None:
+        self._app = app
+        self._data = RuleReader(rules, app.clock.monotonic)
+        self._limits = Limits.of(app.settings.egress)
+        self.tally = ReplayTally()
+
+    async def read(self, crawl: Crawl) -> AsyncIterator[ReplayedPage]:
+        """Yield the data of each page the rule set matches, in the order in which the pages were stored."""
+        last = 0
+        while rows := await self._after(crawl, last):
+            last = rows[-1][0]
+            for _, page in rows:
+                found = await self._reread(page)
+                if found is not None:
+                    self.tally.read += 1
+                    yield found
+
+    async def _after(self, crawl: Crawl, last: int) -> list[tuple[int, Page]]:
+        return await self._app.database.read(lambda tx: PageStore().after(tx, crawl.number, last, PAGES_AT_ONCE))
+
+    async def _reread(self, page: Page) -> ReplayedPage | None:
+        url = page.final_url or page.url
+        if not _has_content(page.status) or not self._data.reads(url):
+            self.tally.left_out += 1
+            return None
+        response = await answer_of(self._app.bodies, page)
+        body = None if response is None else response.body(self._limits)
+        if response is None or body is None or isinstance(body, Failure):
+            self.tally.without_body += 1
+            return None
+        if not 200 <= response.status < 300 or not is_html(body, page.content_type):
+            self.tally.left_out += 1
+            return None
+        extracted = self._data.read(Source(url, body, page.content_type, status=response.status))
+        return ReplayedPage(page.url, extracted.data, extracted.message)
+
+
+def _has_content(status: int | None) -> bool:
+    """Return whether there is content: sent now, or sent earlier and unchanged since (304)."""
+    return status is not None and (200 <= status < 300 or status == NOT_MODIFIED)
+
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -7,9 +7,8 @@ import click
 from shoal.access.token import ROLES, TokenScope
 from shoal.base.text import visible
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
-from shoal.cli.output import Columns, facts_of, json_option, limit_option, print_json, print_list
+from shoal.cli.output import Columns, facts_of, json_option, limit_option, print_json, print_list, print_rows
 from shoal.cli.root import CommandGroup
-from shoal.cli.summary import print_rows
 from shoal.observe.logs import note
 
 TOKENS = "/api/v1/tokens"

@@ -7,9 +7,17 @@ import click
 from shoal.base.errors import UsageError
 from shoal.base.text import plural
 from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
-from shoal.cli.output import facts_of, json_option, limit_option, print_json, print_list, print_table, state_option
+from shoal.cli.output import (
+    facts_of,
+    json_option,
+    limit_option,
+    print_json,
+    print_list,
+    print_rows,
+    print_table,
+    state_option,
+)
 from shoal.cli.root import CommandGroup
-from shoal.cli.summary import print_rows
 from shoal.events.webhook import DeliveryState, WebhookState
 from shoal.observe.logs import note
 

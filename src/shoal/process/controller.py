@@ -29,12 +29,11 @@ from shoal.process.lifetime import watched
 from shoal.process.worker import workers_of
 from shoal.serve.application import application
 from shoal.serve.authentication import TokenAuthenticator
-from shoal.serve.connections import BoundedServer
+from shoal.serve.connections import LOOK_EVERY, BoundedServer, Certificate, tls_of
+from shoal.serve.console.login import Login
 from shoal.serve.endpoint import routes_of
 from shoal.serve.expensive_reads import ExpensiveReads
 from shoal.serve.health import HealthApi
-from shoal.serve.login import Login
-from shoal.serve.tls import LOOK_EVERY, Certificate, tls_of
 from shoal.work.worker import Worker, WorkerDisplaced
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from shoal.process.lifetime import watched
 from shoal.serve.application import application
 from shoal.serve.authentication import SharedTokenAuthenticator
 from shoal.serve.console.shell import Shell
-from shoal.serve.docs import DocsApi
 from shoal.serve.endpoint import routes_of
+from shoal.serve.openapi import DocsApi
 from shoal.serve.renderer import RendererApi
 
 

@@ -1,20 +1,16 @@
 """All endpoint groups of the OpenAPI document and the reference. `shoal.app.rest_api` creates them."""
 
-from shoal.serve.analyses import AnalysisApi
+from shoal.serve.analyses import AnalysisApi, GateApi
 from shoal.serve.bots import BotApi
+from shoal.serve.crawl_parts import JournalApi, PageApi, PolitenessApi
 from shoal.serve.crawls import CrawlApi
 from shoal.serve.diffs import DiffApi
-from shoal.serve.docs import DocsApi
-from shoal.serve.gates import GateApi
-from shoal.serve.groups import GroupApi
+from shoal.serve.groups import GroupApi, ResultApi
 from shoal.serve.health import HealthApi
 from shoal.serve.jobs import JobApi, QuotaApi
-from shoal.serve.journal import JournalApi
 from shoal.serve.nodes import NodeApi
-from shoal.serve.pages import PageApi
+from shoal.serve.openapi import DocsApi
 from shoal.serve.policies import PolicyApi
-from shoal.serve.politeness import PolitenessApi
-from shoal.serve.results import ResultApi
 from shoal.serve.stats import StatsApi
 from shoal.serve.tokens import AuditLogApi, TokenApi
 from shoal.serve.webhooks import WebhookApi

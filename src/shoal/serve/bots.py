@@ -18,8 +18,8 @@ from shoal.page_jobs.leasing import PageTask
 from shoal.page_jobs.result import Result, ResultDelivery, Status
 from shoal.queue.job import Fence
 from shoal.serve.authentication import caller_of
-from shoal.serve.disconnect import disconnect
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.expensive_reads import disconnect
 from shoal.serve.resources.bot import BotJob, Heartbeat, PulledJobs, Pushed, PushedBatch, PushedItem
 
 MOST_JOBS = 100  # per pull, and per batch of results

@@ -23,9 +23,8 @@ from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.lifecycle.failed_urls import FailedUrls
 from shoal.crawl.states import CrawlState
 from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
-from shoal.serve.idempotency import respond_once
-from shoal.serve.pagination import Paging, number_of, page_of
 from shoal.serve.problems import Json
+from shoal.serve.requests import Paging, number_of, page_of, respond_once
 from shoal.serve.resources.crawl import NEW_CRAWL, Crawl, CrawlDetail, CrawlList, CrawlRemoval, CrawlRetried
 from shoal.serve.resources.page import Trap, TrapList, TrapReleased, UrlExplained
 

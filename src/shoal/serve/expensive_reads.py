@@ -10,7 +10,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from shoal.base.errors import RateLimited, TookTooLong
 from shoal.serve.authentication import caller_of
-from shoal.serve.disconnect import disconnect
+
+
+async def disconnect(request: Request) -> None:
+    """Wait until the client has closed the connection. The body of the request must have been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
 
 AT_ONCE = 2  # reads of one caller that run at the same time
 WAITING = 8  # further reads of one caller that wait for these

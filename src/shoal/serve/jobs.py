@@ -14,7 +14,7 @@ from shoal.queue.job_admin import MOST, JobAdmin
 from shoal.queue.job_admin_store import JobFilter
 from shoal.queue.states import JobState
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
-from shoal.serve.pagination import Paging, cursor_of, page_of, text_of
+from shoal.serve.requests import Paging, cursor_of, page_of, text_of
 from shoal.serve.resources.job import (
     Grant,
     Job,

@@ -11,7 +11,7 @@ from shoal.fleet.nodes import Nodes
 from shoal.fleet.states import NodeState
 from shoal.serve.authentication import caller_of
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
-from shoal.serve.pagination import Paging, page_of, text_of
+from shoal.serve.requests import Paging, page_of, text_of
 from shoal.serve.resources.node import Node, NodeCommand, NodeCommandList, NodeDetail, NodeExplained, NodeList
 
 

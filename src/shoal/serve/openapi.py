@@ -1,14 +1,19 @@
 """The OpenAPI 3.1 document, generated from the endpoint table."""
 
+import asyncio
 import re
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from http import HTTPStatus
 from typing import Annotated, Any
 
+import orjson
 from msgspec import Struct
 from msgspec.json import schema_components
+from starlette.responses import Response
 
 from shoal import __version__
+from shoal.access.token import TokenScope
 from shoal.base.errors import (
     BackendUnavailable,
     InvalidInput,
@@ -22,7 +27,9 @@ from shoal.base.errors import (
     WrongMediaType,
 )
 from shoal.base.request_form import describe
-from shoal.serve.endpoint import Endpoint, Nothing
+from shoal.serve.console.shell import Shell
+from shoal.serve.endpoint import Endpoint, EndpointRequest, Nothing, endpoint, public_endpoints
+from shoal.serve.problems import Json
 
 ABOUT = """The REST API of Shoal, a self-hosted crawl platform.
 
@@ -89,11 +96,11 @@ class Problem(Struct, kw_only=True):
 def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     """Return the whole document."""
     schemas = Schemas(endpoints)
-    tags = sorted({tag_of(endpoint) for endpoint in endpoints})
+    tags = sorted({tag_of(one) for one in endpoints})
     paths: dict[str, Any] = {}
-    for endpoint in endpoints:
-        path = re.sub(r":\w+}", "}", endpoint.path)
-        paths.setdefault(path, {})[endpoint.method.lower()] = _operation(endpoint, schemas)
+    for one in endpoints:
+        path = re.sub(r":\w+}", "}", one.path)
+        paths.setdefault(path, {})[one.method.lower()] = _operation(one, schemas)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -263,3 +270,51 @@ def _portable(schema: Any) -> Any:
     if isinstance(schema.get("enum"), list):
         portable["type"] = "string"
     return portable
+
+
+class DocsApi:
+    """The OpenAPI document and the reference page."""
+
+    def __init__(self, groups: Sequence[type], shell: Shell) -> None:
+        self._groups = groups
+        self._shell = shell
+
+    @endpoint(
+        "GET",
+        "/openapi.json",
+        scope=TokenScope.READ,
+        summary="Return the OpenAPI 3.1 document of this server.",
+        response=dict[str, Any],
+    )
+    async def show_openapi(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
+        return Response(await asyncio.to_thread(lambda: self._document), media_type="application/json")
+
+    @endpoint(
+        "GET", "/docs", scope=TokenScope.READ, summary="Show the API reference.", response=str, media_type="text/html"
+    )
+    async def show_docs(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
+        context = await asyncio.to_thread(lambda: self._context)  # 100 ms for the first request
+        return self._shell.page(request.http, "docs.html", context)
+
+    @cached_property
+    def _endpoints(self) -> list[Endpoint]:
+        return list(public_endpoints(self._groups))
+
+    @cached_property
+    def _document(self) -> bytes:
+        return bytes(Json(document(self._endpoints)).body)
+
+    @cached_property
+    def _context(self) -> dict[str, Any]:
+        reference = orjson.loads(self._document)
+        tags: dict[str, list[dict[str, Any]]] = {}
+        for spec in self._endpoints:
+            operation = reference["paths"][spec.path.replace(":path}", "}")][spec.method.lower()]
+            codes = [kind.code for kind in problems_of(spec)]
+            tags.setdefault(tag_of(spec), []).append({"endpoint": spec, "operation": operation, "codes": codes})
+        schemas = reference["components"]["schemas"]
+        return {"tags": tags, "schemas": schemas, "about": reference["info"], "as_json": _as_json}
+
+
+def _as_json(value: Any) -> str:
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()

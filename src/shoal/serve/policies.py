@@ -23,11 +23,10 @@ from shoal.plan.importer import MAX_BAD, PolicyImporter
 from shoal.plan.policies import Policies, SignalForm
 from shoal.plan.policy import PolicyChange, PolicyForm
 from shoal.plan.policy_file import PolicyFileRow, lines_of, read_csv, read_json_lines, write_csv, write_json_lines
-from shoal.serve.disconnect import disconnect
 from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
-from shoal.serve.idempotency import respond_once
-from shoal.serve.pagination import Paging, number_of, page_of
+from shoal.serve.expensive_reads import disconnect
 from shoal.serve.problems import Json
+from shoal.serve.requests import Paging, number_of, page_of, respond_once
 from shoal.serve.resources.policy import (
     POLICY_FORM,
     Boost,

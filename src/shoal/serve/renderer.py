@@ -13,8 +13,8 @@ from shoal.access.token import TokenScope
 from shoal.base.errors import BadConfig, RateLimited
 from shoal.base.request_form import describe
 from shoal.egress import Failure
-from shoal.serve.disconnect import disconnect
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.expensive_reads import disconnect
 from shoal.web.pool import BrowserPool
 from shoal.web.renderer import RenderAnswer, RenderedPage, RenderRequest
 

@@ -9,8 +9,8 @@ from shoal.base.errors import NotAllowed, NotFound, StateConflict
 from shoal.base.request_form import Form, describe
 from shoal.serve.authentication import caller_of
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
-from shoal.serve.pagination import Paging, number_of, page_of
 from shoal.serve.problems import Json
+from shoal.serve.requests import Paging, number_of, page_of
 from shoal.serve.resources.token import AuditEntry, AuditLog, Token, TokenList, TokenMade
 
 LAST_TOKEN = 2**31 - 1  # the largest number of a token

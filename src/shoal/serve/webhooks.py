@@ -13,9 +13,8 @@ from shoal.base.request_form import Form, describe
 from shoal.events.webhook import DeliveryState, NewWebhook, WebhookChange
 from shoal.events.webhooks import MOST_WEBHOOKS, Webhooks, WebhookTester
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
-from shoal.serve.idempotency import respond_once
-from shoal.serve.pagination import LAST, Paging, number_of, page_of
 from shoal.serve.problems import Json
+from shoal.serve.requests import LAST, Paging, number_of, page_of, respond_once
 from shoal.serve.resources.resource import Moment
 from shoal.serve.resources.webhook import (
     Delivery,

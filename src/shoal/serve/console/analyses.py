@@ -20,10 +20,8 @@ from shoal.audit.verdict import VERDICTS
 from shoal.base.errors import InvalidInput, NotFound, ShoalError
 from shoal.base.text import message, redact_url
 from shoal.serve.console.feed import AnyQuery
-from shoal.serve.console.forms import FORM_TYPE, read_form
-from shoal.serve.console.search import Search, parse, suggestion
+from shoal.serve.console.forms import FORM_TYPE, Search, View, parse, read_form, suggestion
 from shoal.serve.console.shell import Notice, Shell, sentence
-from shoal.serve.console.view import View
 from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
 
 ROWS: Final = 50

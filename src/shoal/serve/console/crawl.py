@@ -23,12 +23,13 @@ from shoal.crawl.states import CrawlState
 from shoal.pages.pages import PageSummaries
 from shoal.queue.job_admin import JobAdmin
 from shoal.queue.job_admin_store import JobFilter
-from shoal.serve.console import crawl_charts, url_texts
+from shoal.serve.console import crawl_rows as crawl_charts
+from shoal.serve.console import texts as url_texts
 from shoal.serve.console.crawl_rows import class_name, class_parts, row_of
 from shoal.serve.console.feed import AnyQuery, LivePage
-from shoal.serve.console.messages import Language
+from shoal.serve.console.format import Language
+from shoal.serve.console.forms import View
 from shoal.serve.console.shell import Shell
-from shoal.serve.console.view import View
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 
 FIRST_LINES: Final = 200

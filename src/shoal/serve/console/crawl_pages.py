@@ -3,27 +3,32 @@ the pages that link to them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import suppress
 from typing import Final
 
 from msgspec import field
 from starlette.responses import Response, StreamingResponse
 
 from shoal.access.token import TokenScope
-from shoal.base.errors import InvalidInput
-from shoal.base.url import Url
+from shoal.base.errors import InvalidInput, NotFound
+from shoal.base.text import message
+from shoal.base.url import Url, UrlRefusal, canonical, hostname
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.values import key_of
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.crawls import Crawls
+from shoal.crawl.states import CrawlState
+from shoal.crawl.store import CrawlFilter
 from shoal.pages.export.formats import Csv, Format, JsonLines
 from shoal.pages.page import Page, response_class
-from shoal.pages.pages import Pages
+from shoal.pages.pages import PageComparer, Pages
 from shoal.pages.store import ANY_ERROR, PageFilter
 from shoal.serve.console.crawl import CrawlPage
-from shoal.serve.console.crawl_rows import class_parts
+from shoal.serve.console.crawl_rows import class_parts, row_of
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.shell import Shell, sentence
+from shoal.serve.crawl_parts import statuses_of
 from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
-from shoal.serve.pages import statuses_of
 
 ROWS: Final = 50
 BROKEN_ROWS: Final = 30
@@ -192,3 +197,69 @@ def _sources(page: Page, linking: Collection[str], found: list[Url]) -> list[str
     """Return the pages that link to a page; the one that led the crawl there is always known, if it was a page."""
     first = [page.parent] if page.parent is not None and page.parent in linking else []
     return list(dict.fromkeys([*first, *found]))[:REFERRERS]
+
+
+MOST_CRAWLS = 30
+KINDS = (
+    ("status", message("Status changed")),
+    ("new", message("New pages")),
+    ("missing", message("Missing pages")),
+    ("robots", message("Indexing rules changed")),
+    ("canonical", message("Canonical URL changed")),
+    ("title", message("Title changed")),
+    ("content", message("Content changed")),
+)
+
+
+class CrawlDiffPage:
+    """`/crawls/{crawl_id}/diff`."""
+
+    def __init__(self, shell: Shell, crawls: Crawls, comparer: PageComparer, frame: CrawlPage) -> None:
+        self._shell = shell
+        self._crawls = crawls
+        self._comparer = comparer
+        self._frame = frame
+
+    @endpoint(
+        "GET",
+        "/crawls/{crawl_id}/diff",
+        scope=TokenScope.READ,
+        summary="Compare a crawl with another.",
+        query=AnyQuery,
+        public=False,
+        expensive=always,
+    )
+    async def show_diff(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        status = await self._crawls.get(request.path_param("crawl_id"))
+        seed = canonical(status.crawl.config.seeds[0])
+        host = None if isinstance(seed, UrlRefusal) else hostname(seed)
+        wanted = request.http.query_params.get("with")
+        base = await self._crawls.get(wanted) if wanted else await self._base(status, host)
+        others = [] if host is None else await self._before(status, CrawlFilter(host=host))
+        if base is not None and all(one.crawl.id != base.crawl.id for one in others):
+            others.insert(0, base)
+        view = self._shell.view(request.http)
+        formats = self._shell.formats(view)
+        context = self._frame.head(view, status, "diff") | {
+            "others": [row_of(one, formats) for one in others],
+            "base": base,
+            "kinds": [(name, view.language(title)) for name, title in KINDS],
+            "diff": None if base is None else await self._comparer.compare(base.crawl.number, status.crawl.number),
+        }
+        return self._shell.page(request.http, "crawl_diff.html", context, section="crawls")
+
+    async def _base(self, status: CrawlStatus, host: str | None) -> CrawlStatus | None:
+        """Return the crawl to compare with unless another is asked for: the one that this crawl repeats, or else the
+        last completed one before it with the same seeds in the same project."""
+        crawl = status.crawl
+        if crawl.config.recrawl_of:
+            with suppress(NotFound):
+                return await self._crawls.get(crawl.config.recrawl_of)
+        if host is None:
+            return None
+        completed = await self._before(status, CrawlFilter(CrawlState.COMPLETED, crawl.project, host=host))
+        return next((one for one in completed if one.crawl.config.seeds == crawl.config.seeds), None)
+
+    async def _before(self, status: CrawlStatus, wanted: CrawlFilter) -> list[CrawlStatus]:
+        """Return the crawls before this one that match a filter, newest first."""
+        return await self._crawls.matching(wanted, after=status.crawl.number, limit=MOST_CRAWLS)

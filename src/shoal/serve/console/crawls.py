@@ -19,17 +19,15 @@ from shoal.crawl.lifecycle.search import CrawlSearch, FoundCrawls
 from shoal.crawl.states import LABELS, PAUSABLE, STOPPABLE, TERMINAL, CrawlState
 from shoal.crawl.store import CrawlFilter
 from shoal.serve.authentication import caller_of
-from shoal.serve.cached import Cached
 from shoal.serve.console.crawl_actions import REMOVE_SECONDS
 from shoal.serve.console.crawl_rows import CrawlRow, row_of
 from shoal.serve.console.feed import AnyQuery
-from shoal.serve.console.forms import FORM_TYPE, ConsoleForm, read_form
-from shoal.serve.console.messages import Language
-from shoal.serve.console.search import Search, parse, suggestion
+from shoal.serve.console.format import Language
+from shoal.serve.console.forms import FORM_TYPE, ConsoleForm, Search, View, parse, read_form, suggestion
 from shoal.serve.console.shell import Notice, Shell, local_path, sentence
-from shoal.serve.console.view import View
 from shoal.serve.crawls import LAST_CRAWL, labels_of
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.stats import Cached
 
 ROWS: Final = 50
 QUALIFIERS: Final = ("state", "host", "project", "label")

@@ -1,20 +1,22 @@
 """Events: the outbox, webhooks and their deliveries, and the form for a webhook."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from starlette.responses import Response
 
 from shoal.access.token import TokenScope
-from shoal.base.errors import ShoalError
-from shoal.base.text import redact_url
-from shoal.events.webhook import NewWebhook
-from shoal.events.webhooks import MOST_WEBHOOKS, Webhooks
+from shoal.base.clock import from_micros, to_micros
+from shoal.base.errors import InvalidInput, ShoalError
+from shoal.base.text import message, redact_url
+from shoal.events.webhook import DELIVERY_LABELS, DeliveryState, NewWebhook, WebhookChange
+from shoal.events.webhooks import MOST_WEBHOOKS, TestDelivery, Webhooks, WebhookTester
 from shoal.serve.console.feed import AnyQuery
-from shoal.serve.console.forms import FORM_TYPE, read_form
-from shoal.serve.console.shell import Notice, Shell, sentence
-from shoal.serve.console.view import View
+from shoal.serve.console.forms import FORM_TYPE, View, read_form
+from shoal.serve.console.shell import Notice, Shell, carry_out, sentence
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.requests import LAST
 
 SHOWN: Final = 50
 PLACES: Final = {
@@ -77,3 +79,178 @@ class EventsPage:
             return self._shell.redirect("/events", Notice(sentence(error.message), is_problem=True))
         context = await self.context(self._shell.view(request.http), {}) | {"secret": webhook.secret}
         return self._shell.page(request.http, "events.html", context, section="events")
+
+
+ENABLED: Final = message("The webhook is enabled; it receives the events it missed, as far as they are stored.")
+DISABLED: Final = message("The webhook is disabled; its events are kept.")
+REPLAYED: Final = message("The event will be sent again.")
+REMOVED: Final = message("The webhook was removed.")
+REMOVE_QUESTION: Final = message("Remove this webhook and its queue?")
+REMOVE_EXPLANATION: Final = message("Pending deliveries are lost. This cannot be undone.")
+REMOVE: Final = message("Remove")
+ROTATE_QUESTION: Final = message("Replace the secret of this webhook?")
+ROTATE_EXPLANATION: Final = message(
+    "The new one is shown once. For a day, deliveries are also signed with the old one."
+)
+ROTATE: Final = message("Replace")
+TIME_FORM: Final = "%Y-%m-%dT%H:%M"  # format of a field for date and time
+
+
+class WebhookPage:
+    """`/events/{webhook_id}`."""
+
+    paths = ("/events/{webhook_id}",)
+    regions = ("webhook",)
+
+    def __init__(self, shell: Shell, webhooks: Webhooks, tester: WebhookTester) -> None:
+        self._shell = shell
+        self._webhooks = webhooks
+        self._tester = tester
+
+    @endpoint(
+        "GET", "/events/{webhook_id}", scope=TokenScope.READ, summary="Show a webhook.", query=AnyQuery, public=False
+    )
+    async def show_webhook_page(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        return await self._shown(request)
+
+    async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
+        hook, counts = await self._webhooks.get(params["webhook_id"])
+        state = params.get("state")
+        return {
+            "hook": hook,
+            "address": redact_url(hook.url),
+            "counts": counts,
+            "state": state,
+            "states": DELIVERY_LABELS,
+            "deliveries": await self._webhooks.deliveries(hook.id, state, LAST, SHOWN),
+            "is_live": True,
+        }
+
+    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
+        return []
+
+    @endpoint(
+        "POST",
+        "/events/{webhook_id}/actions",
+        scope=TokenScope.ADMIN,
+        summary="Enable or disable a webhook.",
+        file=(FORM_TYPE,),
+        public=False,
+    )
+    async def switch_webhook(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
+        form, webhook_id = await read_form(request.http), request.path_param("webhook_id")
+        language, action = self._shell.view(request.http).language, form.get("action")
+        if action not in ("enable", "disable"):
+            raise InvalidInput("action", "is not known", "use enable or disable")
+        change = WebhookChange(enabled=action == "enable")
+        return await carry_out(
+            self._shell,
+            f"/events/{webhook_id}",
+            lambda: self._webhooks.change(webhook_id, change, audit=request.audit),
+            language(ENABLED if action == "enable" else DISABLED),
+        )
+
+    @endpoint(
+        "POST",
+        "/events/{webhook_id}/replay",
+        scope=TokenScope.ADMIN,
+        summary="Send an event, or the events of a time range, again.",
+        file=(FORM_TYPE,),
+        public=False,
+    )
+    async def replay_event(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
+        form, webhook_id = await read_form(request.http), request.path_param("webhook_id")
+        language = self._shell.view(request.http).language
+
+        async def replay() -> str:
+            if event_id := form.get("event_id"):
+                await self._webhooks.replay(webhook_id, event_id, audit=request.audit)
+                return language(REPLAYED)
+            since, until = (_time(name, form.get(name)) for name in ("since", "until"))
+            count = await self._webhooks.replay_time(webhook_id, since, until, audit=request.audit)
+            return language.plural("{count} event will be sent again.", "{count} events will be sent again.", count)
+
+        return await carry_out(self._shell, f"/events/{webhook_id}", replay)
+
+    @endpoint(
+        "POST",
+        "/events/{webhook_id}/test",
+        scope=TokenScope.ADMIN,
+        summary="Send a test event from the page of a webhook.",
+        file=(FORM_TYPE,),
+        public=False,
+    )
+    async def test_webhook_from_page(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
+        """The notice of the next page says what the receiver answered."""
+        await read_form(request.http)
+        webhook_id = request.path_param("webhook_id")
+        tested = await self._tester.test(webhook_id, audit=request.audit)
+        notice = Notice(self._told(self._shell.view(request.http), tested), is_problem=not tested.is_delivered)
+        return self._shell.redirect(f"/events/{webhook_id}", notice)
+
+    @endpoint(
+        "POST",
+        "/events/{webhook_id}/rotate",
+        scope=TokenScope.ADMIN,
+        summary="Replace the secret of a webhook.",
+        file=(FORM_TYPE,),
+        public=False,
+    )
+    async def rotate_from_page(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
+        """The page of the response shows the new secret, once."""
+        form, language = await read_form(request.http), self._shell.view(request.http).language
+        if not form.is_confirmed:
+            words = language(ROTATE_QUESTION), language(ROTATE_EXPLANATION), language(ROTATE)
+            return self._shell.confirm(request.http, form, *words)
+        rotated = await self._webhooks.rotate(request.path_param("webhook_id"), audit=request.audit)
+        return await self._shown(request, rotated.secret)
+
+    @endpoint(
+        "POST",
+        "/events/{webhook_id}/remove",
+        scope=TokenScope.ADMIN,
+        summary="Remove a webhook from its page.",
+        file=(FORM_TYPE,),
+        public=False,
+    )
+    async def remove_webhook_page(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
+        form, language = await read_form(request.http), self._shell.view(request.http).language
+        if not form.is_confirmed:
+            words = language(REMOVE_QUESTION), language(REMOVE_EXPLANATION), language(REMOVE)
+            return self._shell.confirm(request.http, form, *words)
+        await self._webhooks.remove(request.path_param("webhook_id"), audit=request.audit)
+        return self._shell.redirect("/events", Notice(language(REMOVED)))
+
+    async def _shown(self, request: EndpointRequest[Any, Any], secret: str = "") -> Response:
+        webhook_id, state = request.path_param("webhook_id"), request.http.query_params.get("state", "")
+        params = {"webhook_id": webhook_id, **({"state": state} if state in set(DeliveryState) else {})}
+        view = self._shell.view(request.http)
+        context = await self.context(view, params)
+        topic = self._shell.url(f"/events/{webhook_id}", state=params.get("state")).removeprefix(self._shell.prefix)
+        now = from_micros(self._shell.formats(view).now)
+        context |= {"topic": topic, "secret": secret}
+        context |= {
+            "since": f"{now - timedelta(hours=1):{TIME_FORM}}",
+            "until": f"{now + timedelta(minutes=1):{TIME_FORM}}",
+        }
+        return self._shell.page(request.http, "webhook.html", context, section="events")
+
+    def _told(self, view: View, tested: TestDelivery) -> str:
+        """Return the outcome of a test event as a sentence."""
+        took = self._shell.formats(view).milliseconds(1000 * tested.took.total_seconds())
+        if tested.is_delivered:
+            return view.language(
+                "The receiver accepted the test event with {status} after {took}.",
+                status=tested.answer.status,
+                took=took,
+            )
+        error = sentence(tested.answer.error or "")
+        return view.language("The test event was not accepted, after {took}. {error}", took=took, error=error)
+
+
+def _time(name: str, text: str) -> int:
+    """Read the value of a field for a date and a time, in UTC."""
+    try:
+        return to_micros(datetime.fromisoformat(text).replace(tzinfo=UTC))
+    except ValueError:
+        raise InvalidInput(name, "is not a time", "write it as 2026-03-01T09:00, in UTC") from None

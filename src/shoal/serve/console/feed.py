@@ -21,8 +21,8 @@ from shoal.access.token import TokenScope
 from shoal.base.clock import Clock
 from shoal.base.errors import NotFound, RateLimited, ShoalError
 from shoal.base.request_form import Form
+from shoal.serve.console.forms import View
 from shoal.serve.console.shell import Shell, region_hash
-from shoal.serve.console.view import View
 from shoal.serve.crawl_feed import Viewing
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 

@@ -1,13 +1,18 @@
-"""The fleet: nodes with their health, slots and lanes, commands with their acknowledgement, why a node gets jobs."""
+"""The fleet: nodes, their rates and commands, and bots."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, get_args
 
 from starlette.responses import Response
 
 from shoal.access.token import TokenScope
+from shoal.access.tokens import Tokens
+from shoal.base.clock import Clock
 from shoal.base.errors import InvalidInput
+from shoal.base.service import PassResult
 from shoal.base.text import message
 from shoal.fleet import node as health
 from shoal.fleet.explain import NodeExplainer
@@ -15,16 +20,47 @@ from shoal.fleet.node import CommandName, CommandRequest, Node
 from shoal.fleet.nodes import Nodes
 from shoal.fleet.states import NodeState
 from shoal.fleet.view import PressureStatus
+from shoal.observe.stats import PAGES, BotActivity, HourlyStatsReader
 from shoal.serve.authentication import caller_of
-from shoal.serve.console.actions import carry_out
 from shoal.serve.console.charts import Part
 from shoal.serve.console.feed import AnyQuery
-from shoal.serve.console.format import Formats
-from shoal.serve.console.forms import FORM_TYPE, ConsoleForm, read_form
-from shoal.serve.console.node_rates import NodeRateSampler
-from shoal.serve.console.shell import Shell
-from shoal.serve.console.view import View
+from shoal.serve.console.format import Formats, Language
+from shoal.serve.console.forms import FORM_TYPE, ConsoleForm, View, read_form
+from shoal.serve.console.shell import Shell, carry_out
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+
+KEPT: Final = 60  # samples of a node: five minutes
+
+
+class NodeRateSampler:
+    """Keeps how many tasks per second each node finished in the last minutes, in memory."""
+
+    name = "node_rate"
+
+    def __init__(self, nodes: Nodes, clock: Clock) -> None:
+        self._nodes = nodes
+        self._clock = clock
+        self._before: dict[str, tuple[int, int]] = {}  # the session of each node, and its tasks so far
+        self._sampled_at = 0.0
+        self._rates: dict[str, deque[float]] = {}
+
+    async def run_once(self) -> PassResult:
+        nodes = await self._nodes.list_all()
+        counts = {str(node.id): (node.session_epoch, node.status.total_processed) for node in nodes}
+        now, rates = self._clock.monotonic(), dict[str, deque[float]]()
+        for node_id, (session, count) in counts.items():
+            rates[node_id] = self._rates.get(node_id) or deque[float](maxlen=KEPT)
+            session_before, count_before = self._before.get(node_id, (None, 0))
+            # With a new session come the tasks of the time without one, or a process that counts from nothing.
+            if session == session_before and now > self._sampled_at:
+                rates[node_id].append(max(0, count - count_before) / (now - self._sampled_at))
+        self._before, self._sampled_at, self._rates = counts, now, rates
+        return PassResult()
+
+    def of(self, node_id: str) -> list[float]:
+        """Return the rates of a node, oldest first; none until two samples were taken."""
+        return list(self._rates.get(node_id, ()))
+
 
 PARTS: Final = {
     "success": (message("Success"), health.SUCCESS, "p1"),
@@ -200,3 +236,74 @@ def score_parts(node: Node, formats: Formats) -> list[Part]:
         for name, (title, _, kind) in PARTS.items()
     ]
     return [*shown, Part("missing", max(0.0, 1 - node.health.value))]
+
+
+MOST_BOTS: Final = 200
+HOURS: Final = 24
+MOST_TOKENS: Final = 1000
+PROBLEMS: Final = (
+    (
+        message("{count} result came without a valid lease, and was rejected."),
+        message("{count} results came without a valid lease, and were rejected."),
+    ),
+    (
+        message("{count} lease expired: there was no result and no heartbeat in time."),
+        message("{count} leases expired: there was no result and no heartbeat in time."),
+    ),
+    (
+        message("{count} result lacks a required field of its rule set."),
+        message("{count} results lack a required field of their rule set."),
+    ),
+    (
+        message("{count} heartbeat was for a job that the bot does not hold."),
+        message("{count} heartbeats were for jobs that the bot does not hold."),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BotRow:
+    """A bot, and what is wrong with what it did; nothing if it follows the rules."""
+
+    bot: BotActivity
+    problems: tuple[str, ...]
+
+    @property
+    def is_proven(self) -> bool:
+        return bool(self.bot.results or self.problems)
+
+
+def row_of(bot: BotActivity, language: Language) -> BotRow:
+    counts = (bot.late_results, bot.lost_leases, bot.invalid_data, bot.late_heartbeats)
+    return BotRow(bot, tuple(language.plural(*PROBLEMS[place], count) for place, count in enumerate(counts) if count))
+
+
+class BotsPage:
+    """`/policies/bots`."""
+
+    paths = ("/policies/bots",)
+    regions = ("bots",)
+
+    def __init__(self, shell: Shell, tokens: Tokens, hourly: HourlyStatsReader) -> None:
+        self._shell = shell
+        self._tokens = tokens
+        self._hourly = hourly
+
+    @endpoint("GET", "/policies/bots", scope=TokenScope.READ, summary="Show the bots.", query=AnyQuery, public=False)
+    async def show_bots(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        context = await self.context(self._shell.view(request.http), {})
+        context |= {"topic": "/policies/bots", "address": f"{request.http.url.scheme}://{request.http.url.netloc}"}
+        return self._shell.page(request.http, "bots.html", context, section="policies")
+
+    async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
+        tokens = await self._tokens.newest(limit=MOST_TOKENS) if view.may_administer else []
+        _, bots = await self._hourly.read(HOURS, PAGES, MOST_BOTS)
+        return {
+            "tokens": [token for token in tokens if TokenScope.BOT in token.scopes],
+            "any_token": bool(tokens),
+            "rows": [row_of(bot, view.language) for bot in bots],
+            "is_live": True,
+        }
+
+    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
+        return []

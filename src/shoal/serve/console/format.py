@@ -1,12 +1,85 @@
-"""Numbers, sizes, durations and times as people read them."""
+"""Values as the console shows them: numbers, times, badges, translated messages."""
 
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
 
+from shoal.access import token
+from shoal.audit import finding, verdict
+from shoal.audit import states as analysis
 from shoal.base.clock import from_micros, to_micros
 from shoal.base.text import Sentence, Share, clean, in_percent, message, redact, visible
-from shoal.serve.console.messages import Language
+from shoal.crawl import states as crawl
+from shoal.crawl.frontier import explain as url
+from shoal.events import webhook
+from shoal.fleet import states as node
+from shoal.plan import policy
+from shoal.queue import states as job
+
+LOCALES: Final = Path(__file__).parent / "locales"
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """A language: its texts, and how it writes numbers."""
+
+    code: str
+    name: str
+    thousands: str = ","
+    decimal: str = "."
+    one_below: int = 2  # counts below it (and above `one_from`) take the singular
+    one_from: int = 1
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+    def __call__(self, text: str, **values: Any) -> str:
+        """Return a text in this language, with values in place of `{name}`."""
+        found = self.texts.get(text, text)
+        return found.format(**values) if values else found
+
+    def plural(self, one: str, other: str, count: int, shown: str | None = None, **values: Any) -> str:
+        """Return the form of a text for a count, with the count as `{count}`."""
+        form = one if self.one_from <= count < self.one_below else other
+        return self(form, count=self.number(count) if shown is None else shown, **values)
+
+    def number(self, value: float, digits: int = 0) -> str:
+        """Return a number with separators."""
+        text = f"{value:,.{digits}f}"
+        if self.thousands == ",":
+            return text
+        return text.replace(",", "\0").replace(".", self.decimal).replace("\0", self.thousands)
+
+
+ENGLISH: Final = Language("en", "English")
+
+
+@cache
+def languages() -> Mapping[str, Language]:
+    """Return every language by its code; English comes first and needs no catalogue."""
+    found = {"en": ENGLISH}
+    for folder in sorted(path for path in LOCALES.iterdir() if path.is_dir()):
+        parts = [tomllib.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.toml"))]
+        texts = {text: translated for part in parts for text, translated in part["texts"].items()}
+        about = next(part["language"] for part in parts if "language" in part)
+        found[folder.name] = Language(folder.name, **about, texts=texts)
+    return found
+
+
+def preferred(accepted: str) -> Language:
+    """Return the language that an Accept-Language header asks for first, among those we have."""
+    wanted = []
+    for place, part in enumerate(accepted.split(",")[:20]):
+        tag, _, rest = part.strip().partition(";")
+        quality = rest.strip().removeprefix("q=")
+        weight = float(quality) if quality.replace(".", "", 1).isdecimal() else 1.0
+        wanted.append((-weight, place, tag.strip().lower().partition("-")[0]))
+    known = languages()
+    return next((known[code] for _, _, code in sorted(wanted) if code in known), ENGLISH)
+
 
 NOTHING: Final = "\N{EN DASH}"
 SPACE: Final = "\N{NO-BREAK SPACE}"
@@ -144,3 +217,69 @@ class Formats:
         """Return untrusted text on one line: secrets are redacted, characters that deceive a reader are made visible,
         long text is cut."""
         return "" if value is None else clean(str(value), longest)
+
+
+LABELS: Final[Mapping[type[StrEnum], Mapping[Any, str]]] = {
+    crawl.CrawlState: crawl.LABELS,
+    url.UrlState: url.LABELS,
+    job.JobState: job.LABELS,
+    job.GrantEnd: job.GRANT_LABELS,
+    node.NodeState: node.LABELS,
+    node.CommandState: node.COMMAND_LABELS,
+    policy.PolicyState: policy.LABELS,
+    analysis.AnalysisState: analysis.LABELS,
+    verdict.Outcome: verdict.LABELS,
+    finding.Severity: finding.LABELS,
+    webhook.WebhookState: webhook.LABELS,
+    webhook.DeliveryState: webhook.DELIVERY_LABELS,
+    token.TokenState: token.LABELS,
+}
+COLOURS: Final[Mapping[type[StrEnum], Mapping[str, str]]] = {
+    crawl.CrawlState: {state: state for state in crawl.CrawlState},
+    url.UrlState: {
+        "refused": "failed",
+        "waiting": "queued",
+        "taken": "running",
+        "fetched": "completed",
+        "failed": "failed",
+        "quarantined": "warning",
+    },
+    job.JobState: {
+        "pending": "queued",
+        "locked": "running",
+        "done": "completed",
+        "failed": "failed",
+        "expired": "failed",
+    },
+    job.GrantEnd: dict.fromkeys(job.GrantEnd, "error") | {"done": "good", "released": "info", "retried": "warning"},
+    node.NodeState: {"connected": "good", "paused": "paused", "draining": "warning", "lost": "failed"},
+    node.CommandState: {
+        "waiting": "queued",
+        "sent": "info",
+        "applied": "good",
+        "unsupported": "warning",
+        "failed": "failed",
+        "expired": "failed",
+    },
+    policy.PolicyState: {"active": "running", "late": "failed", "due": "queued", "planned": "good"},
+    analysis.AnalysisState: {
+        "pending": "queued",
+        "running": "running",
+        "success": "completed",
+        "failed": "failed",
+    },
+    verdict.Outcome: {"passed": "good", "failed": "failed", "inconclusive": "warning"},
+    finding.Severity: {"error": "error", "warning": "warning", "notice": "info"},
+    webhook.WebhookState: {"enabled": "good", "failing": "failed"},
+    webhook.DeliveryState: {"waiting": "queued", "delivered": "good", "dead": "failed"},
+    token.TokenState: {"valid": "good"},
+}
+
+
+def label_of(state: StrEnum) -> str:
+    """Return the label of a state, to be translated."""
+    return LABELS[type(state)][state]
+
+
+def colour_of(state: StrEnum) -> str:
+    return COLOURS[type(state)].get(state, "")

@@ -1,19 +1,20 @@
-"""The forms of the console: reading them, and the token that proves that a form comes from a page of ours (CSRF).
-
-The token is a random cookie that every form repeats. It needs no state on the server, so any controller accepts a form
-that another one rendered. The gateway checks the origin of each request as well.
-"""
+"""What a request to the console asks for: forms, views of lists, searches."""
 
 import hmac
 import secrets
-from collections.abc import Iterator
-from typing import Final
+import shlex
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
+from shoal.access.token import LOCAL, Caller, TokenScope, allows
 from shoal.base.errors import InvalidInput, NotAllowed, TooLarge
+from shoal.base.text import clean, nearest, shorten
 from shoal.serve.authentication import is_secure
+from shoal.serve.console.format import Language, languages, preferred
 
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 FIELD: Final = "csrf"
@@ -71,3 +72,112 @@ async def read_form(request: Request) -> ConsoleForm:
     if not kept or not hmac.compare_digest(sent.encode(), kept.encode()):
         raise NotAllowed("this form is out of date", "reload the page and send it again")
     return form
+
+
+Theme = Literal["system", "light", "dark"]
+THEMES: Final[tuple[Theme, ...]] = get_args(Theme)
+COOKIE: Final = "shoal_view"  # the preferences of a browser, as `theme.language`
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The language, the theme and the rights of a reader. Equal views see the same page."""
+
+    language: Language
+    theme: Theme = "system"
+    may_write: bool = False
+    may_administer: bool = False
+    is_signed_in: bool = False
+
+    @property
+    def key(self) -> tuple[str, bool, bool]:
+        """The values that the live regions of a page depend on."""
+        return self.language.code, self.may_write, self.may_administer
+
+
+def view_of(request: Request) -> View:
+    """Return the view of a request: preferences from the cookie, else from the browser; rights from the caller."""
+    theme, _, code = request.cookies.get(COOKIE, "").partition(".")
+    language = languages().get(code) or preferred(request.headers.get("accept-language", ""))
+    caller = getattr(request.state, "caller", None)
+    scopes = caller.scopes if isinstance(caller, Caller) else frozenset[TokenScope]()
+    return View(
+        language=language,
+        theme=next((known for known in THEMES if known == theme), "system"),
+        may_write=allows(scopes, TokenScope.WRITE),
+        may_administer=allows(scopes, TokenScope.ADMIN),
+        is_signed_in=isinstance(caller, Caller) and caller.who != LOCAL,
+    )
+
+
+LONGEST = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A parsed search line."""
+
+    line: str = ""
+    values: dict[str, list[str]] = field(default_factory=dict)
+    words: list[str] = field(default_factory=list)
+
+    def one(self, name: str) -> str | None:
+        """Return the value of a qualifier that may be given once."""
+        found = self.values.get(name, [])
+        if len(found) > 1:
+            raise InvalidInput(f"{name}:", "is given twice", "write it once")
+        return found[0] if found else None
+
+    def all(self, name: str) -> list[str]:
+        return self.values.get(name, [])
+
+    @property
+    def text(self) -> str:
+        """The words outside of qualifiers."""
+        return " ".join(self.words)
+
+    def with_value(self, name: str, value: str | None) -> str:
+        """Return the line with another value for a qualifier, for links that filter."""
+        parts = [f"{key}:{_quoted(one)}" for key, values in self.values.items() if key != name for one in values]
+        parts += [] if value is None else [f"{name}:{_quoted(value)}"]
+        return " ".join([*parts, *map(_quoted, self.words)])
+
+
+Suggested = Iterable[str | tuple[str, str]]  # values, some with what they mean
+
+
+def suggestion(hint: str, values: Suggested = ()) -> dict[str, object]:
+    """Return what the search line suggests for one qualifier: what it means, and some of its values."""
+    pairs = dict.fromkeys((value, "") if isinstance(value, str) else value for value in values)
+    return {"hint": hint, "values": [(_quoted(clean(value, 100)), word) for value, word in pairs if value]}
+
+
+def parse(line: str, known: Collection[str]) -> Search:
+    """Parse a search line; an unknown qualifier is refused with the nearest known one."""
+    line = line.strip()[:LONGEST]
+    try:
+        parts = shlex.split(line.replace("\\", "\\\\"))
+    except ValueError:  # a quotation mark without its partner: take it literally
+        parts = line.split()
+    values: dict[str, list[str]] = {}
+    words = []
+    for part in parts:
+        name, colon, value = part.partition(":")
+        if not colon or not name.isalpha() or value.startswith("//"):
+            words.append(part)
+        elif name.lower() in known:
+            if value:
+                values.setdefault(name.lower(), []).append(value)
+        else:
+            close = nearest(name, known)
+            hint = (
+                f"the nearest one is {close}:"
+                if close
+                else f"the known ones are {', '.join(f'{one}:' for one in known)}"
+            )
+            raise InvalidInput(f"{shorten(name)}:", "is not a qualifier of this list", hint)
+    return Search(line, values, words)
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"' if " " in text else text

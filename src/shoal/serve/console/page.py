@@ -1,14 +1,19 @@
 """One page of a crawl: facts, redirects, headers, links, findings, extracted data, stored body, and its history."""
 
+import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import orjson
 from starlette.responses import Response
 
 from shoal.access.token import TokenScope
+from shoal.audit.analyses import Analyses
 from shoal.audit.codes import CODES
-from shoal.base.errors import NotFound
+from shoal.audit.finding import Finding
+from shoal.audit.states import AnalysisState
+from shoal.base.errors import NotFound, ShoalError
 from shoal.base.text import HIDDEN, names_a_secret
 from shoal.base.url import Url, hostname
 from shoal.crawl.crawl import Crawl
@@ -18,16 +23,55 @@ from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.store import CrawlFilter
 from shoal.egress import Failure
 from shoal.egress import Response as Stored
+from shoal.pages.bodies import BodyStore, answer_of
 from shoal.pages.links import LinkFlag, unpack
 from shoal.pages.page import Page, response_class
 from shoal.pages.pages import Pages
-from shoal.serve.console import url_texts
+from shoal.serve.console import texts as url_texts
 from shoal.serve.console.crawl_rows import row_of
 from shoal.serve.console.feed import AnyQuery
-from shoal.serve.console.page_copies import PageCopies
-from shoal.serve.console.page_findings import PageFindings
 from shoal.serve.console.shell import Shell
 from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
+from shoal.web.renderer import file_name
+
+
+class PageCopies:
+    """Finds the copies of pages. Pictures are found if this controller shares the folder of its workers."""
+
+    def __init__(self, bodies: BodyStore, screenshots: Path | None) -> None:
+        self._bodies = bodies
+        self._screenshots = screenshots
+
+    async def response(self, page: Page) -> Stored | None:
+        """Return the stored response; None if there is none, or if it is gone."""
+        try:
+            return await answer_of(self._bodies, page)
+        except ShoalError:
+            return None
+
+    async def screenshot(self, page: Page) -> bytes | None:
+        """Return the picture of a rendered page as PNG; None if there is none."""
+        if self._screenshots is None or not page.rendered:
+            return None
+        path = self._screenshots / file_name(Url(page.url))
+        try:
+            return await asyncio.to_thread(path.read_bytes)
+        except OSError:
+            return None
+
+
+class PageFindings:
+    """Finds what the newest analysis of a crawl says about a URL."""
+
+    def __init__(self, analyses: Analyses) -> None:
+        self._analyses = analyses
+
+    async def of(self, crawl_id: str, url: str) -> list[Finding]:
+        newest = await self._analyses.newest(limit=1, state=AnalysisState.SUCCESS, crawl_id=crawl_id)
+        if not newest:
+            return []
+        return await self._analyses.findings_of_page(newest[0].id, url)
+
 
 LONGEST_URL: Final = 10_000
 MOST_LINKS: Final = 200

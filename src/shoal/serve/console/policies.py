@@ -1,6 +1,7 @@
 """Policies: the list, what is due, how fresh each is, its runs, and its actions."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -9,18 +10,53 @@ from starlette.responses import Response
 from shoal.access.token import TokenScope
 from shoal.base.clock import span
 from shoal.base.errors import InvalidInput
-from shoal.base.text import message
+from shoal.base.text import message, redact_url
 from shoal.page_jobs.groups import History
 from shoal.plan.policies import Policies
-from shoal.plan.policy import LATE, Policy, shown_options
-from shoal.serve.console.actions import carry_out
+from shoal.plan.policy import LATE, Policy, PolicyState, shown_options
 from shoal.serve.console.feed import AnyQuery
-from shoal.serve.console.forms import FORM_TYPE, read_form
-from shoal.serve.console.policy_rows import row_of
-from shoal.serve.console.search import Search, parse, suggestion
-from shoal.serve.console.shell import Notice, Shell, local_path, sentence
-from shoal.serve.console.view import View
+from shoal.serve.console.format import Formats
+from shoal.serve.console.forms import FORM_TYPE, Search, View, parse, read_form, suggestion
+from shoal.serve.console.shell import Notice, Shell, carry_out, local_path, sentence
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRow:
+    """A policy with the texts of one row."""
+
+    policy: Policy
+    title: str
+    more: int  # further seeds
+    schedule: str
+    state: PolicyState
+    is_stale: bool
+    staleness: float
+
+    @property
+    def id(self) -> str:
+        return self.policy.id
+
+
+def row_of(policy: Policy, now: int, formats: Formats) -> PolicyRow:
+    """`now`: the store's time."""
+    form, language = policy.form, formats.language
+    targets = [form.url] if form.url is not None else form.seeds
+    every = policy.form.frequency
+    schedule = language("every {interval}", interval=every) if every else f"{form.cron} {form.timezone}"
+    if policy.frequency_now is not None:
+        schedule += f" ({language('now {interval}', interval=formats.duration(policy.frequency_now.total_seconds()))})"
+    staleness = policy.staleness(now)
+    return PolicyRow(
+        policy=policy,
+        title=formats.text(redact_url(targets[0])),
+        more=len(targets) - 1,
+        schedule=formats.text(schedule, 120),
+        state=policy.state(now),
+        is_stale=staleness > 1.0,
+        staleness=staleness,
+    )
+
 
 ROWS: Final = 50
 MOST_DUE: Final = 200

@@ -1,7 +1,8 @@
-"""Settings: effective values with their sources, tokens, the audit log, and what is stored for how long. Only
-administrators see them."""
+"""Settings: their values, the storage that is used, and the preferences of the reader."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -10,15 +11,98 @@ from shoal.access.audit_log import AuditLog
 from shoal.access.token import TokenRequest, TokenScope
 from shoal.access.tokens import Tokens
 from shoal.base.errors import ShoalError
+from shoal.base.settings import Settings
 from shoal.base.text import message
+from shoal.observe.stats import StoreSize, TableSize
 from shoal.serve.authentication import caller_of, sign_in
-from shoal.serve.console.actions import carry_out
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.forms import FORM_TYPE, read_form
-from shoal.serve.console.shell import Notice, Shell, sentence
-from shoal.serve.console.storage import Storage
+from shoal.serve.console.shell import Notice, Shell, carry_out, local_path, sentence
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.stats import Cached
 from shoal.serve.tokens import LAST_TOKEN
+
+WITH_CRAWL: Final = message("until their crawl is removed")
+UNTIL_REMOVED: Final = message("until they are removed")
+FOR_EVER: Final = message("for ever")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of data, its tables (the first one holds a row for each), and how long it is kept: a setting or words."""
+
+    name: str
+    tables: tuple[str, ...]
+    kept: str
+
+
+KINDS: Final = (
+    Kind(message("Crawls"), ("crawl", "crawl_counter", "crawl_skip", "crawl_line", "trap"), UNTIL_REMOVED),
+    Kind(message("Pages"), ("page", "page_detail", "redirect_target", "sitemap"), WITH_CRAWL),
+    Kind(message("URLs"), ("fate", "frontier", "frontier_touched", "frontier_host"), WITH_CRAWL),
+    Kind(message("Analyses"), ("analysis", "finding", "finding_count"), WITH_CRAWL),
+    Kind(message("Jobs"), ("job", "job_host", "job_grant", "job_seat"), "SHOAL_JOB_RETENTION"),
+    Kind(message("Dead letters"), (), "SHOAL_DEAD_RETENTION"),
+    Kind(message("Results of policies"), ("result",), "SHOAL_RESULT_RETENTION"),
+    Kind(message("Events"), ("outbox",), "SHOAL_EVENTS_KEEP"),
+    Kind(message("Deliveries"), ("delivery",), "SHOAL_EVENTS_KEEP"),
+    Kind(message("Hourly statistics"), ("job_hour", "bot_hour"), "SHOAL_STATS_RETENTION"),
+    Kind(message("Priority signals"), (), "SHOAL_SIGNAL_RETENTION"),
+    Kind(message("Lost nodes"), (), "SHOAL_NODES_KEEP"),
+    Kind(message("Policies"), ("policy",), UNTIL_REMOVED),
+    Kind(message("Audit log"), ("audit_entry",), FOR_EVER),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StorageRow:
+    """A kind of data. `keep`: how long, if a setting says so; otherwise `words` do."""
+
+    name: str
+    rows: int | None
+    bytes: int | None
+    keep: timedelta | None
+    words: str
+    setting: str
+
+    @property
+    def is_kept_for_ever(self) -> bool:
+        return self.keep == timedelta.max
+
+
+class Storage:
+    """The rows of the section, and the size of the whole store."""
+
+    def __init__(self, sizes: Cached[StoreSize], settings: Settings) -> None:
+        self._sizes = sizes
+        self._keep = {
+            "SHOAL_JOB_RETENTION": settings.queue.keep_finished,
+            "SHOAL_DEAD_RETENTION": settings.queue.keep_dead,
+            "SHOAL_RESULT_RETENTION": settings.pages.keep_results,
+            "SHOAL_EVENTS_KEEP": settings.events.keep,
+            "SHOAL_STATS_RETENTION": settings.queue.keep_hours,
+            "SHOAL_SIGNAL_RETENTION": settings.plan.keep_signals,
+            "SHOAL_NODES_KEEP": settings.fleet.keep_lost,
+        }
+
+    async def read(self) -> tuple[StoreSize, list[StorageRow]]:
+        size = await self._sizes.get()
+        tables = {table.name: table for table in size.tables}
+        return size, [self._row(kind, tables) for kind in KINDS]
+
+    def _row(self, kind: Kind, tables: Mapping[str, TableSize]) -> StorageRow:
+        found = [tables[name] for name in kind.tables if name in tables]
+        keep = self._keep.get(kind.kept)
+        sizes = [table.bytes for table in found if table.bytes is not None]
+        return StorageRow(
+            kind.name,
+            found[0].rows if found else None,
+            sum(sizes) if sizes else None,
+            keep,
+            kind.kept if keep is None else "",
+            kind.kept if keep is not None else "",
+        )
+
 
 MOST_TOKENS: Final = 200
 ENTRIES: Final = 100
@@ -104,3 +188,25 @@ class SettingsPage:
                 "settings": self._settings(),
             }
         return self._shell.page(request.http, "settings.html", context, section="settings")
+
+
+class PreferencesApi:
+    """`/console/preferences`."""
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+
+    @endpoint(
+        "POST",
+        "/console/preferences",
+        scope=TokenScope.READ,
+        summary="Choose the theme and the language.",
+        file=(FORM_TYPE,),
+        public=False,
+    )
+    async def choose(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
+        form = await read_form(request.http)
+        view = self._shell.view(request.http)
+        response = self._shell.redirect(local_path(form.get("back", "/")))
+        self._shell.remember(response, form.get("theme", view.theme), form.get("language", view.language.code))
+        return response

@@ -1,7 +1,8 @@
 """The shell of every page: templates, navigation, language and theme, notices, confirmation and error pages."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import mimetypes
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,25 +11,81 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 from zlib import crc32
 
 import orjson
+from isal import isal_zlib
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
 
 from shoal import __version__
 from shoal.base.clock import Clock, SystemClock
 from shoal.base.errors import ShoalError
 from shoal.base.text import message
 from shoal.serve.authentication import is_secure
-from shoal.serve.console import charts, journal_texts
-from shoal.serve.console.assets import Assets, accepts_gzip, compress
-from shoal.serve.console.badges import colour_of, label_of
-from shoal.serve.console.format import Formats
-from shoal.serve.console.forms import CONFIRMED, FIELD, ConsoleForm, csrf_cookie, csrf_token
-from shoal.serve.console.messages import languages
-from shoal.serve.console.view import COOKIE as VIEW_COOKIE
-from shoal.serve.console.view import THEMES, View, view_of
+from shoal.serve.console import charts
+from shoal.serve.console import texts as journal_texts
+from shoal.serve.console.format import Formats, colour_of, label_of, languages
+from shoal.serve.console.forms import CONFIRMED, FIELD, THEMES, ConsoleForm, View, csrf_cookie, csrf_token, view_of
+from shoal.serve.console.forms import COOKIE as VIEW_COOKIE
+
+STATIC: Final = Path(__file__).parents[1] / "static"
+FOR_EVER: Final = {"Cache-Control": "public, max-age=31536000, immutable"}
+SHORTLY: Final = {"Cache-Control": "public, max-age=60"}  # a module that another one imports, by its plain name
+GZIP: Final = 31  # window bits of zlib for the gzip format
+LEVEL: Final = 2
+
+
+class Asset:
+    """One static file."""
+
+    def __init__(self, path: Path) -> None:
+        self.body = path.read_bytes()
+        self.media_type = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+        self.version = f"{crc32(self.body):08x}"
+
+    @cached_property
+    def compressed(self) -> bytes:
+        return compress(self.body)
+
+
+class Assets:
+    """The static files by their path below the folder; nothing else can be requested."""
+
+    def __init__(self, folder: Path = STATIC) -> None:
+        self._assets = {
+            path.relative_to(folder).as_posix(): Asset(path) for path in folder.rglob("*") if path.is_file()
+        }
+
+    def address(self, name: str) -> str:
+        """Return the path of a file; it changes with the content, so that browsers do not use an old copy."""
+        return f"/static/{name}?v={self._assets[name].version}"
+
+    def route(self) -> BaseRoute:
+        return Route("/static/{name:path}", self.serve, methods=["GET"])
+
+    async def serve(self, request: Request) -> Response:
+        asset = self._assets.get(request.path_params["name"])
+        if asset is None:
+            raise HTTPException(404)
+        headers = FOR_EVER if request.query_params.get("v") == asset.version else SHORTLY
+        headers = headers | {"Vary": "Accept-Encoding"}
+        if accepts_gzip(request):
+            return Response(
+                asset.compressed, headers=headers | {"Content-Encoding": "gzip"}, media_type=asset.media_type
+            )
+        return Response(asset.body, headers=headers, media_type=asset.media_type)
+
+
+def accepts_gzip(request: Request) -> bool:
+    return "gzip" in request.headers.get("accept-encoding", "")
+
+
+def compress(body: bytes) -> bytes:
+    return bytes(isal_zlib.compress(body, LEVEL, GZIP))
+
 
 TEMPLATES: Final = Path(__file__).parents[1] / "templates"
 FRESH: Final = {"Cache-Control": "no-store", "Vary": "Accept-Encoding, Cookie"}
@@ -258,3 +315,15 @@ def _notice_in(request: Request) -> Notice | None:
     except ValueError:
         return None
     return Notice(str(text), bool(is_problem))
+
+
+async def carry_out(shell: Shell, back: str, verb: Callable[[], Awaitable[object]], done: str = "") -> Response:
+    """Call a verb and return to a page, which says what happened: `done`, or what the verb returned. An error that the
+    reader can do something about is a notice, too."""
+    try:
+        said = await verb()
+    except ShoalError as error:
+        if error.response.http_status >= 500:
+            raise
+        return shell.redirect(back, Notice(sentence(error.message), is_problem=True))
+    return shell.redirect(back, Notice(done or str(said)))

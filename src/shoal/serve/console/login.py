@@ -10,8 +10,8 @@ from shoal.access.token import TokenScope, allows
 from shoal.base.errors import NotAllowed, RateLimited, ShoalError, TooLarge, Unauthenticated
 from shoal.base.text import message
 from shoal.serve.authentication import TokenAuthenticator, address_of, cookie_name, is_secure, sign_in
+from shoal.serve.console.forms import View
 from shoal.serve.console.shell import Shell, local_path, sentence
-from shoal.serve.console.view import View
 
 LONGEST_FORM = 4096
 NOT_VALID = message("That is not a valid token.")

@@ -1,5 +1,6 @@
-"""REST endpoints for the journal of a crawl and its live feed (server-sent events)."""
+"""REST endpoints for what a crawl has: pages, its journal, its politeness."""
 
+import math
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -10,11 +11,60 @@ from shoal.base.errors import InvalidInput, NotFound, RateLimited
 from shoal.base.request_form import Form, describe
 from shoal.crawl.journal.journal import MOST_AT_ONCE
 from shoal.crawl.lifecycle.crawls import Crawls
+from shoal.crawl.politeness import Politeness
 from shoal.crawl.states import TERMINAL
+from shoal.pages.pages import Pages
+from shoal.pages.store import PageFilter
 from shoal.serve.crawl_feed import CrawlFeeds
 from shoal.serve.endpoint import WHOLE, EndpointRequest, Nothing, endpoint
-from shoal.serve.pagination import Paging, growing_page_of, number_of
-from shoal.serve.resources.page import JournalEntryList
+from shoal.serve.requests import Paging, growing_page_of, number_of
+from shoal.serve.resources.crawl import PolitenessReceipt
+from shoal.serve.resources.page import JournalEntryList, Page, PageList
+
+Status = Annotated[str, Meta(pattern=r"^[1-9]([0-9][0-9]|xx)\Z", examples=["404", "4xx"])]
+Code = Annotated[str, Meta(pattern=r"^[a-z0-9_]{1,64}\Z", examples=["timeout", "any"])]
+
+
+class PageQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    status: Annotated[Status | None, describe("Only pages with this HTTP status, such as `404` or `4xx`.")] = None
+    error: Annotated[Code | None, describe("Only pages with this error code; `any` for all errors.")] = None
+
+
+class PageApi:
+    """`/api/v1/crawls/{crawl_id}/pages`."""
+
+    def __init__(self, crawls: Crawls, pages: Pages) -> None:
+        self._crawls = crawls
+        self._pages = pages
+
+    @endpoint(
+        "GET",
+        "/api/v1/crawls/{crawl_id}/pages",
+        scope=TokenScope.READ,
+        summary="List the pages of a crawl, in the order in which they were stored.",
+        query=PageQuery,
+        response=PageList,
+        problems=[NotFound],
+        expensive=lambda query: query.status is not None or query.error is not None,
+    )
+    async def list_pages(self, request: EndpointRequest[Nothing, PageQuery]) -> PageList:
+        """Until the crawl has ended, `next` is set: request it later for the pages that follow."""
+        query = request.query
+        crawl = (await self._crawls.get(request.path_param("crawl_id"))).crawl
+        after = number_of(query.cursor) or 0
+        which = PageFilter(None if query.status is None else statuses_of(query.status), query.error)
+        found = await self._pages.search(crawl.number, after, query.limit + 1, which, math.inf)
+        growing = crawl.state not in TERMINAL
+        pages, following = growing_page_of(found.pages, query.limit, after, lambda row: row[0], growing=growing)
+        return PageList(items=[Page.of(page, crawl.id) for _, page in pages], next=following)
+
+
+def statuses_of(word: str) -> range:
+    """Return the statuses that match `404` or `4xx`."""
+    if word.endswith("xx"):
+        return range(int(word[0]) * 100, int(word[0]) * 100 + 100)
+    return range(int(word), int(word) + 1)
+
 
 Tail = Annotated[int, Meta(ge=1, le=MOST_AT_ONCE)]
 LAST_ENTRY = 10**15
@@ -90,3 +140,22 @@ def _number(sent: str) -> int:
     if not WHOLE.fullmatch(sent) or not 0 <= int(sent) <= LAST_ENTRY:
         raise InvalidInput("Last-Event-ID", "is not an event id of this stream", "leave it out")
     return int(sent)
+
+
+class PolitenessApi:
+    """`/api/v1/crawls/{crawl_id}/politeness`."""
+
+    def __init__(self, politeness: Politeness) -> None:
+        self._politeness = politeness
+
+    @endpoint(
+        "GET",
+        "/api/v1/crawls/{crawl_id}/politeness",
+        scope=TokenScope.READ,
+        summary="Show how a crawl treated its hosts: rates, robots.txt, delays and pauses.",
+        response=PolitenessReceipt,
+        problems=[NotFound],
+    )
+    async def show_politeness(self, request: EndpointRequest[Nothing, Nothing]) -> PolitenessReceipt:
+        """Hosts with most pages come first, at most 200 of them. The pauses are those in the journal of the crawl."""
+        return PolitenessReceipt.of(await self._politeness.receipt(request.path_param("crawl_id")))

@@ -1,0 +1,347 @@
+"""The commands of `shoal crawls` that read or write files: `diff`, `dump`, `load`, `export`."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from xxhash import xxh3_128_digest
+
+from shoal.app import App, opened
+from shoal.audit.diff_formats import FORMATS, RowFormatName, pieces
+from shoal.base.clock import SystemClock
+from shoal.base.database import Tx
+from shoal.base.errors import InvalidInput
+from shoal.base.settings import Settings
+from shoal.base.text import plural, shorten
+from shoal.cli.api_client import PAGE, ApiClient, ApiTarget, at, run_on, settings_of_store, with_api_target
+from shoal.cli.options import OUTPUT_HELP
+from shoal.cli.output import json_option, print_json, print_line, print_rows, print_table, summary
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
+from shoal.crawl.states import CrawlState
+from shoal.egress import Limits
+from shoal.observe.logs import note
+from shoal.pages.export.output import ERROR, ExportFilter, Outputs
+from shoal.pages.export.part_file import PartFile
+from shoal.pages.page import Page
+from shoal.pages.store import ANY_ERROR, PageStore
+from shoal.process.crawl_request import read_id
+from shoal.process.lifetime import quiet
+
+if TYPE_CHECKING:
+    from shoal.crawl.dump.files import DumpFile, DumpToStdout
+
+
+DIFF = "/api/v1/crawls/{}/diff"
+SHOWN = 10
+LONGEST_VALUE = 60
+TITLES = {
+    "added": "Pages added",
+    "removed": "Pages removed",
+    "changed": "Pages changed",
+    "finding_new": "New findings",
+    "finding_fixed": "Fixed findings",
+}
+
+
+@click.command(epilog="Example: shoal crawls diff OLD NEW --output changes.csv")
+@click.argument("before", metavar="EARLIER")
+@click.argument("after", metavar="LATER")
+@click.option(
+    "--output",
+    multiple=True,
+    metavar="FILE",
+    help="Write all differences to a file: .csv, .jsonl or .parquet. Repeatable.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(0, 1000),
+    default=SHOWN,
+    show_default=True,
+    metavar="N",
+    help="Show at most N differences of each kind.",
+)
+@with_api_target
+@json_option
+def diff(before: str, after: str, output: Sequence[str], limit: int, target: ApiTarget, as_json: bool) -> None:
+    """Compare two crawls of a site. Shows pages added, removed and changed by field, and findings that are new, fixed
+    or still open."""
+    files = {name: (_format_of(name), PartFile(name)) for name in output}
+    for _, file in files.values():
+        file.check()
+    settings = target.settings()
+    found = run_on(target, lambda api: api.get(at(DIFF, after), against=before, limit=limit))
+    for format_name, file in files.values():
+        if target.is_remote(settings):
+            content = run_on(
+                target,
+                lambda api, name=format_name: api.download(  # type: ignore[misc]
+                    at(f"{DIFF}/rows", after), against=before, format=name
+                ),
+            )
+            file.begin()
+            file.write([content])
+            file.complete()
+        else:
+            asyncio.run(_write(settings, before, after, format_name, file))
+    if as_json:
+        print_json(found)
+    else:
+        _print(found)
+    if files:
+        note(f"All differences written to {', '.join(files)}.")
+
+
+def _format_of(name: str) -> RowFormatName:
+    ending = Path(name).suffix.lower().removeprefix(".")
+    for known in FORMATS:
+        if ending == known:
+            return known
+    raise InvalidInput("--output", f"names {name!r}, whose format is not known", "end it in .csv, .jsonl or .parquet")
+
+
+async def _write(settings: Settings, before: str, after: str, format_name: RowFormatName, file: PartFile) -> None:
+    """Write the rows while they are computed."""
+    async with opened(settings, quiet(settings), existing=True) as app:
+        compared = await app.audit.diffs.open(before, after)
+        file.begin()
+        try:
+            async for piece in pieces(compared, format_name):
+                file.write([piece])
+            file.complete()
+        finally:
+            file.leave()
+
+
+def _print(found: dict[str, Any]) -> None:
+    pages, findings = found["pages"], found["findings"]
+    fields = ", ".join(f"{name} {number:,}" for name, number in pages["fields"].items())
+    rows = [
+        ("Pages", f"{pages['before']:,} before, {pages['after']:,} after"),
+        ("Added", f"{pages['added']:,}"),
+        ("Removed", f"{pages['removed']:,}"),
+        ("Changed", f"{pages['changed']:,}" + (f" ({fields})" if fields else "")),
+        ("Unchanged", f"{pages['unchanged']:,}"),
+    ]
+    if findings is not None:
+        new, fixed, still_open = findings["new"], findings["fixed"], findings["open"]
+        rows.append(("Findings", f"{new:,} new, {fixed:,} fixed, {still_open:,} still open"))
+    print_rows(rows, to_stdout=True)
+    listed = [one for one in found["items"] if one["change"] in TITLES]
+    if listed:
+        print_table(["change", "what", "url", "before", "after"], [_row(one) for one in listed])
+    if findings is None:
+        note("Findings are not compared, because at least one of the crawls was not analyzed.")
+    elif any(not code["complete"] for code in findings["codes"]):
+        note("For codes with very many findings, only the stored ones are compared.")
+
+
+def _row(one: dict[str, Any]) -> list[object]:
+    values = ["" if one[name] is None else shorten(one[name], LONGEST_VALUE) for name in ("before", "after")]
+    what = one["field"] or (f"{one['severity']} {one['code']}" if one["code"] else "page")
+    return [TITLES[one["change"]].lower(), what, one["url"] or "the whole site", *values]
+
+
+STANDARD = "-"
+NEXT = {CrawlState.PAUSED: "resume", CrawlState.PENDING: "start", CrawlState.FAILED: "retry"}
+"""The command that continues a loaded crawl, by its state; crawls in other states have ended."""
+
+_store = click.option("--store", metavar="URL", help="Use this store; overrides DATABASE_URL.")
+
+
+@click.command(epilog="Example: shoal crawls dump ID --output crawl.jsonl.gz")
+@click.argument("crawl_id", metavar="ID")
+@click.option(
+    "--output",
+    default=STANDARD,
+    show_default=True,
+    metavar="FILE",
+    help="Write to this file, with gzip if it ends in .gz; - is stdout. Only you can read the file.",
+)
+@click.option(
+    "--with-secrets",
+    is_flag=True,
+    help="Include header values, cookies and proxy passwords. Required to continue a crawl that uses any.",
+)
+@_store
+@json_option
+def dump(crawl_id: str, output: str, with_secrets: bool, store: str | None, as_json: bool) -> None:
+    """Dump a crawl, to load it into another store. Writes its options, frontier and pages as JSON lines, without
+    stored bodies, logs and analyses. The crawl must be paused or have ended."""
+    from shoal.crawl.dump.files import DumpFile, DumpToStdout
+
+    settings = settings_of_store(store, "shoal crawls dump")
+    file = DumpToStdout() if output == STANDARD else DumpFile(output)
+    lines = asyncio.run(_dump(settings, crawl_id, file, with_secrets))
+    if as_json:
+        result = {"crawl_id": crawl_id, "lines": lines, "output": output, "secrets": with_secrets}
+        print_line(result, to_stdout=output != STANDARD)
+    elif output != STANDARD:
+        note(f"Dumped {crawl_id} to {output}. Load it with `shoal crawls load {output} --store URL`.")
+
+
+async def _dump(settings: Settings, crawl_id: str, file: "DumpFile | DumpToStdout", with_secrets: bool) -> int:
+    lines = 0
+    async with opened(settings, quiet(settings), existing=True) as app:
+        try:
+            async for line in app.crawl_dump.dump(crawl_id, secrets=with_secrets):
+                if not lines:
+                    file.open()  # a crawl that cannot be dumped leaves no file
+                file.write(line)
+                lines += 1
+            file.complete()
+        finally:
+            file.close()
+    return lines
+
+
+@click.command(epilog="Example: shoal crawls load crawl.jsonl.gz --store postgresql://shoal@db/shoal")
+@click.argument("file", metavar="[FILE]", default=STANDARD)
+@click.option("--id", "crawl_id", metavar="ID", help="Store the crawl under this id.  [default: its own]")
+@click.option(
+    "--allow-private-seeds",
+    is_flag=True,
+    help="Allow the crawl to request its seeds at private addresses from this machine.",
+)
+@_store
+@json_option
+def load(file: str, crawl_id: str | None, allow_private_seeds: bool, store: str | None, as_json: bool) -> None:
+    """Load a crawl that `shoal crawls dump` wrote. FILE may be compressed with gzip; the default is - (standard
+    input). The crawl keeps its state and continues when you resume it. An invalid dump stores nothing."""
+    settings = settings_of_store(store, "shoal crawls load")
+    wanted = None if crawl_id is None else read_id(crawl_id, "--id")
+    status = asyncio.run(_load(settings, file, wanted, allow_private_seeds))
+    crawl, counts = status.crawl, status.counts
+    if as_json:
+        print_json(summary(status, target=ApiTarget(store)) | {"queued": counts.queued})
+        return
+    verb = NEXT.get(crawl.state)
+    what_next = f" Continue it with `{ApiTarget(store).command('crawls', verb, crawl.id)}`." if verb else ""
+    note(f"Loaded {plural(counts.pages, 'page')} and {plural(counts.queued, 'waiting URL')}; {crawl.state}.{what_next}")
+    print(crawl.id, flush=True)
+
+
+async def _load(settings: Settings, file: str, crawl_id: str | None, allow_private_seeds: bool) -> CrawlStatus:
+    from shoal.crawl.dump.files import dump_lines
+
+    async with opened(settings, quiet(settings)) as app:
+        dumps = app.crawl_dump
+        loaded = await dumps.load(dump_lines(file), crawl_id=crawl_id, trust_named=allow_private_seeds)
+        return await app.crawls.get(loaded)
+
+
+PAGES_AT_ONCE = 500
+
+
+async def write_pages(app: App, crawl_id: str, outputs: Outputs, wanted: Callable[[Page], bool]) -> int:
+    """Write the wanted pages; return how many. Of a crawl that is still running, write the pages stored so far."""
+    crawl = (await app.crawls.get(crawl_id)).crawl
+    outputs.check_bodies(crawl.id, crawl.config.keep_bodies)
+    await outputs.open(crawl.id, app.clock.micros(), Limits.of(app.settings.egress))
+    written = 0
+    try:
+        async for pages in stored(app, crawl.number):
+            chosen = [page for page in pages if wanted(page)]
+            await outputs.write(chosen, app.bodies)
+            written += len(chosen)
+        await outputs.complete()
+    finally:
+        outputs.leave()
+    return written
+
+
+async def stored(app: App, crawl: int) -> AsyncIterator[list[Page]]:
+    """Yield the pages stored now. Pages fetched again meanwhile are stored after them and are not read twice."""
+    last, upto = 0, await app.database.read(lambda tx: PageStore().last_number(tx, crawl))
+
+    async def look(tx: Tx) -> list[tuple[int, Page]]:
+        return await PageStore().after(tx, crawl, last, PAGES_AT_ONCE)
+
+    while rows := [row for row in await app.database.read(look) if row[0] <= upto]:
+        last = rows[-1][0]
+        yield [page for _, page in rows]
+
+
+CRAWL = "/api/v1/crawls/{}"
+
+
+@click.command(epilog="Example: shoal crawls export ID --output broken.csv --status 4xx --status error")
+@click.argument("crawl_id", metavar="ID")
+@click.option("--output", multiple=True, required=True, metavar="FILE", help=OUTPUT_HELP)
+@click.option(
+    "--status", multiple=True, metavar="S", help="Export only pages with this status: 404, 4xx, or error. Repeatable."
+)
+@with_api_target
+@json_option
+def export(crawl_id: str, output: Sequence[str], status: Sequence[str], target: ApiTarget, as_json: bool) -> None:
+    """Write the pages of a crawl to files. For a running crawl, the pages fetched so far. WARC and Markdown are
+    written from stored bodies and need direct access to the store."""
+    outputs, wanted = Outputs(output), ExportFilter(status)
+    settings = target.settings()
+    if target.is_remote(settings):
+        _check_records(outputs)
+        outputs.check()
+        pages = run_on(target, lambda api: _from_server(api, crawl_id, outputs, wanted))
+    else:
+        outputs.check()
+        pages = asyncio.run(_from_store(settings, crawl_id, outputs, wanted))
+    result = {"crawl_id": crawl_id, "pages": pages, "outputs": outputs.locations}
+    if as_json:
+        print_line(result, to_stdout=not outputs.to_stdout)
+    else:
+        note(f"{plural(pages, 'page')} of {crawl_id} written to {', '.join(outputs.locations)}.")
+
+
+async def _from_store(settings: Settings, crawl_id: str, outputs: Outputs, wanted: ExportFilter) -> int:
+    async with opened(settings, quiet(settings), existing=True) as app:
+        return await write_pages(app, crawl_id, outputs, wanted)
+
+
+async def _from_server(api: ApiClient, crawl_id: str, outputs: Outputs, wanted: ExportFilter) -> int:
+    await api.get(at(CRAWL, crawl_id))  # raise before a file is created
+    await outputs.open(crawl_id, SystemClock().micros(), Limits())
+    written = 0
+    try:
+        async for pages in _pages(api, crawl_id, wanted):
+            chosen = [page for page in pages if wanted(page)]
+            await outputs.write(chosen)
+            written += len(chosen)
+        await outputs.complete()
+    finally:
+        outputs.leave()
+    return written
+
+
+async def _pages(api: ApiClient, crawl_id: str, wanted: ExportFilter) -> AsyncIterator[list[Page]]:
+    """Yield the pages as the server lists them. A page fetched again meanwhile is listed twice; only the
+    first is used."""
+    path, query = at(f"{CRAWL}/pages", crawl_id), _query(wanted)
+    known: set[bytes] = set()  # 128-bit hashes: a million URLs would take a hundred megabytes
+    more: str | None = None
+    while True:
+        listed = await api.get(path, limit=PAGE, cursor=more, **query)
+        pages = [Page.of(record) for record in listed["items"]]
+        digests = [xxh3_128_digest(page.url.encode()) for page in pages]
+        yield [page for page, digest in zip(pages, digests, strict=True) if digest not in known]
+        known.update(digests)
+        more = listed["next"]
+        if more is None or len(pages) < PAGE:
+            return
+
+
+def _query(wanted: ExportFilter) -> dict[str, str]:
+    """Return the server-side filter. The API takes only one, so several are applied here to all pages."""
+    match list(wanted.words):
+        case [word]:
+            return {"error": ANY_ERROR} if word == ERROR else {"status": word}
+        case _:
+            return {}
+
+
+def _check_records(outputs: Outputs) -> None:
+    if outputs.from_bodies:
+        problem = f"{outputs.from_bodies[0]!r} is written from stored bodies, which a server does not send"
+        raise InvalidInput(
+            "--output", problem, "use .jsonl, .csv, .parquet or -, or use the store directly with --store"
+        )
