@@ -87,13 +87,14 @@ CRAWLS += (
 # Statements that may look up their rows in either of two ways, both of which are fine.
 EITHER_WAY = {
     **dict.fromkeys(
-        ("delivery_failed", "try_delivery", "give_back_deliveries", "delivered"),
+        ("delivery_failed", "try_delivery", "give_back_deliveries", "delivered", "empty_webhook"),
         "by webhook and event, or by the event, which has one delivery for each webhook",
     ),
     "grants_of_job": "a job has few grants",
     "result_of_policy": "a job has few results",
     "suspect_waiting": "few URLs are ever suspects; at most all hosts of a crawl are read for them",
-    "lock_traps": "a crawl has few patterns",
+    **dict.fromkeys(("lock_traps", "forget_held"), "a crawl has few patterns"),
+    "free_host_claims": "all hosts of a crawl are read to find those that a walker has claimed",
     "update_hosts": "by the number of a host, whoever says it",
     "purge_dead": "dead letters, or those that ended before a time",
     "any_token": "the first row of any index",

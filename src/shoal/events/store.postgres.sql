@@ -80,6 +80,11 @@ FROM (SELECT * FROM unnest(:webhook::text[], :sequence::bigint[], :status::int[]
 WHERE delivery.webhook = ANY(ARRAY[g.webhook]) AND delivery.sequence >= g.sequence AND delivery.sequence <= g.sequence;
 
 -- name: empty_webhook
--- Delete the first deliveries of a webhook. Ordered by both, as a range: only one index has that order.
-DELETE FROM delivery WHERE ctid = ANY(ARRAY(
-    SELECT ctid FROM delivery WHERE webhook >= :webhook AND webhook <= :webhook ORDER BY webhook, sequence LIMIT :limit));
+-- Delete the first deliveries of a webhook. Ordered by both, as a range: only one index has that order. They are looked
+-- up by key once they are locked: one that was changed meanwhile has another place.
+WITH first AS MATERIALIZED (
+    SELECT d.webhook, d.sequence FROM delivery AS d WHERE d.webhook >= :webhook AND d.webhook <= :webhook
+    ORDER BY d.webhook, d.sequence LIMIT :limit FOR UPDATE
+)
+DELETE FROM delivery USING first
+WHERE delivery.webhook = ANY(ARRAY[first.webhook]) AND delivery.sequence >= first.sequence AND delivery.sequence <= first.sequence;

@@ -87,3 +87,20 @@ RETURNING id, node_id;
 DELETE FROM node_command
 WHERE id = ANY(ARRAY(SELECT id FROM node_command WHERE ended_at < shoal_now() - :keep ORDER BY ended_at LIMIT :limit
                      FOR UPDATE SKIP LOCKED));
+
+-- name: forget_lapses
+-- Forget the lapsed offers of nodes that have leased a job since: it is still locked, by a holder that is named after its
+-- node.
+UPDATE node SET lapsed_offers = 0
+WHERE id = ANY(ARRAY(SELECT n.id FROM node AS n
+                     WHERE n.lapsed_offers > 0
+                           AND EXISTS (SELECT 1 FROM job AS j
+                                       WHERE j.state = 'locked' AND j.lease_until > 0 AND j.granted_at >= n.lapsed_at
+                                             AND substr(j.lease_holder, 1, length(n.id) + 1) = n.id || '/')
+                     ORDER BY n.id FOR NO KEY UPDATE OF n));
+
+-- name: wait_for_commands_again
+-- Let the commands wait again that were sent to a session which is over.
+UPDATE node_command SET state = 'waiting', sent_at = NULL
+WHERE id = ANY(ARRAY(SELECT c.id FROM node_command AS c WHERE c.node_id = :node_id AND c.state = 'sent'
+                     ORDER BY c.id FOR UPDATE));

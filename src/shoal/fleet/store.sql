@@ -48,13 +48,6 @@ WHERE coalesce((SELECT n.state FROM node AS n WHERE n.id = substr(o.lane, 6)), '
 -- Record that a node did not take what was offered to it.
 UPDATE node SET lapsed_offers = lapsed_offers + 1, lapsed_at = shoal_now() WHERE id = :id;
 
--- name: forget_lapses
--- Forget this for nodes that have leased a job since: it is still locked, by a holder that is named after its node.
-UPDATE node SET lapsed_offers = 0
-WHERE lapsed_offers > 0
-      AND EXISTS (SELECT 1 FROM job WHERE job.state = 'locked' AND job.lease_until > 0 AND job.granted_at >= node.lapsed_at
-                  AND substr(job.lease_holder, 1, length(node.id) + 1) = node.id || '/');
-
 -- name: begin_session
 -- Store a node with a new session, which ends any earlier one. What operators want of a known node stays.
 INSERT INTO node (id, state, session_epoch, instance, controller, address, status, wish, heartbeat_every, connected_at,
@@ -84,10 +77,6 @@ WHERE id = :id AND session_epoch = :epoch AND lost_at IS NULL AND heartbeat_at <
 -- name: return_departed
 -- Take what is kept about a node that was gone.
 DELETE FROM departed_node WHERE id = :id RETURNING wish, session_epoch;
-
--- name: wait_for_commands_again
--- Let the commands wait again that were sent to a session which is over.
-UPDATE node_command SET state = 'waiting', sent_at = NULL WHERE node_id = :node_id AND state = 'sent';
 
 -- name: waiting_commands
 -- The commands that wait for nodes whose session is on a controller, oldest first.

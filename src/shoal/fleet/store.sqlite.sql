@@ -71,3 +71,15 @@ RETURNING id, node_id;
 -- Remove commands that ended long ago.
 DELETE FROM node_command
 WHERE id IN (SELECT id FROM node_command WHERE ended_at < shoal_now() - :keep ORDER BY ended_at LIMIT :limit);
+
+-- name: forget_lapses
+-- Forget the lapsed offers of nodes that have leased a job since: it is still locked, by a holder that is named after its
+-- node.
+UPDATE node SET lapsed_offers = 0
+WHERE lapsed_offers > 0
+      AND EXISTS (SELECT 1 FROM job WHERE job.state = 'locked' AND job.lease_until > 0 AND job.granted_at >= node.lapsed_at
+                  AND substr(job.lease_holder, 1, length(node.id) + 1) = node.id || '/');
+
+-- name: wait_for_commands_again
+-- Let the commands wait again that were sent to a session which is over.
+UPDATE node_command SET state = 'waiting', sent_at = NULL WHERE node_id = :node_id AND state = 'sent';

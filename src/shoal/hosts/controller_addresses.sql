@@ -4,8 +4,9 @@ INSERT INTO listener (machine, host, port, until) VALUES (:machine, :host, :port
 ON CONFLICT (machine, host, port) DO UPDATE SET until = excluded.until;
 
 -- name: prune_listeners
--- Delete the addresses of controllers that have not announced themselves for long.
-DELETE FROM listener WHERE until < shoal_now();
+-- Delete the addresses of controllers that have not announced themselves for long, except those that do so just now.
+DELETE FROM listener WHERE (machine, host, port) IN
+    (SELECT l.machine, l.host, l.port FROM listener AS l WHERE l.until < shoal_now() FOR UPDATE SKIP LOCKED);
 
 -- name: remove_listener
 -- Delete the address of a controller that stops.

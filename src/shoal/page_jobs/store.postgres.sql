@@ -33,7 +33,7 @@ DELETE FROM job_group WHERE number = ANY(ARRAY(
     SELECT g.number FROM job_group AS g
     WHERE g.finished_at IS NOT NULL AND g.finished_at < :before
           AND (SELECT j.id FROM job AS j WHERE j.run_id = g.id AND j.run_id IS NOT NULL ORDER BY j.id LIMIT 1) IS NULL
-    ORDER BY g.finished_at LIMIT :limit));
+    ORDER BY g.finished_at LIMIT :limit FOR UPDATE SKIP LOCKED));
 
 -- name: insert_results
 -- Store results, in the order in which they come.

@@ -51,10 +51,6 @@ FROM unnest(:crawl::int[], :host::int[], :seq::bigint[], :due::bigint[], :attemp
             :parent::bigint[], :kind::smallint[], :path::text[], :start::text[], :chain::bytea[])
      AS g (crawl, host, seq, due, attempts, crashes, parent, kind, path, start, chain);
 
--- name: drop_grants
--- Delete the history of a run's jobs.
-DELETE FROM job_grant WHERE job_id = ANY(ARRAY(SELECT id FROM job WHERE run_id = :run_id));
-
 -- name: drop_pages_up_to
 -- Delete pages of a crawl, up to a number.
 DELETE FROM page

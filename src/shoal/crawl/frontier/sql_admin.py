@@ -191,8 +191,8 @@ class SqlFrontierAdmin:
             return await tx.execute("drop_pages_up_to", crawl=crawl.number, number=last)
         for query in ("drop_counters", "drop_skips", "drop_journal_entries", "drop_journal"):
             await tx.execute(query, crawl=crawl.number)
-        await tx.execute("drop_grants", run_id=crawl.id)
-        await tx.execute("drop_jobs", run_id=crawl.id)
+        jobs = await tx.all("drop_jobs", run_id=crawl.id)  # before their grants: the pruner locks them in this order
+        await tx.execute("purge_grants", ids=[row["id"] for row in jobs])
         await tx.execute("drop_crawl_frontier", crawl=crawl.number)
         await tx.execute("drop_crawl", number=crawl.number)
         return 0

@@ -95,8 +95,8 @@ DELETE FROM crawl_counter WHERE crawl = :crawl;
 DELETE FROM crawl_skip WHERE crawl = :crawl;
 
 -- name: drop_jobs
--- Delete the jobs of a run.
-DELETE FROM job WHERE run_id = :run_id;
+-- Delete the jobs of a run; return their ids.
+DELETE FROM job WHERE run_id = :run_id RETURNING id;
 
 -- name: drop_crawl
 -- Delete a crawl.

@@ -42,10 +42,6 @@ WHERE frontier_host.ready_at IS NULL OR frontier_host.ready_at > excluded.ready_
 INSERT INTO frontier_touched (crawl, host, seq, due, attempts, crashes, parent, kind, path, start, chain)
 VALUES (:crawl, :host, :seq, :due, :attempts, :crashes, :parent, :kind, :path, :start, :chain);
 
--- name: drop_grants
--- Delete the history of a run's jobs.
-DELETE FROM job_grant WHERE job_id IN (SELECT id FROM job WHERE run_id = :run_id);
-
 -- name: drop_pages_up_to
 -- Delete pages of a crawl, up to a number.
 DELETE FROM page WHERE crawl = :crawl AND number <= :number;

@@ -365,3 +365,10 @@ FROM unnest(:crawl::int[], :job_id::text[], :epoch::bigint[], :seq::bigint[], :h
             :chain::bytea[]) AS g (crawl, job_id, epoch, seq, host, path, start, chain)
 WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.seq = g.seq AND f.job_id = g.job_id AND f.epoch = g.epoch
 RETURNING f.seq;
+
+-- name: free_host_claims
+-- Release the hosts that a walker has claimed.
+UPDATE frontier_host SET job_id = NULL, epoch = NULL
+WHERE crawl = :crawl AND host = ANY(ARRAY(SELECT t.host FROM frontier_host AS t
+                                          WHERE t.crawl = :crawl AND t.job_id = :job_id AND t.epoch = :epoch
+                                          ORDER BY t.host FOR NO KEY UPDATE));

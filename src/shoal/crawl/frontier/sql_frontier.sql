@@ -12,10 +12,6 @@ SELECT host FROM frontier_touched WHERE crawl = :crawl AND job_id = :job_id AND 
 -- Return whether a walker has taken URLs.
 SELECT 1 FROM frontier_touched WHERE crawl = :crawl AND job_id = :job_id AND job_id > '' AND epoch = :epoch LIMIT 1;
 
--- name: free_host_claims
--- Release the hosts that a walker has claimed.
-UPDATE frontier_host SET job_id = NULL, epoch = NULL WHERE crawl = :crawl AND job_id = :job_id AND epoch = :epoch;
-
 -- name: release_urls
 -- Return all URLs of a walker to the frontier. `> ''` makes the planner use the small index of taken URLs.
 UPDATE frontier_touched SET job_id = '', epoch = 0

@@ -286,3 +286,7 @@ RETURNING key, chk, fate;
 UPDATE frontier_touched SET job_id = '', epoch = 0, due = 0, host = :host, path = :path, start = :start, chain = :chain
 WHERE crawl = :crawl AND seq = :seq AND job_id = :job_id AND epoch = :epoch
 RETURNING seq;
+
+-- name: free_host_claims
+-- Release the hosts that a walker has claimed.
+UPDATE frontier_host SET job_id = NULL, epoch = NULL WHERE crawl = :crawl AND job_id = :job_id AND epoch = :epoch;

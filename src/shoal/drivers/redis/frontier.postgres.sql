@@ -27,3 +27,10 @@ SELECT k.key,
        coalesce((SELECT p.url FROM page AS p WHERE p.crawl = :crawl AND p.key = k.key ORDER BY p.chk LIMIT 1),
                 (SELECT s.url FROM sitemap AS s WHERE s.crawl = :crawl AND s.key = k.key LIMIT 1)) AS url
 FROM unnest(:keys::bigint[]) AS k (key);
+
+-- name: forget_held
+-- Count the URLs held by patterns from zero: the frontier that kept them is lost, and they are found again.
+UPDATE trap SET count = 0
+WHERE crawl = :crawl AND pattern = ANY(ARRAY(SELECT t.pattern FROM trap AS t
+                                             WHERE t.crawl = :crawl AND t.state = 'quarantined'
+                                             ORDER BY t.pattern FOR NO KEY UPDATE));

@@ -216,8 +216,8 @@ class RedisFrontier:
         before = (await self._keys.place(tx, crawl, rebuilding=True)).generation
         if lost_generation not in (None, before):
             raise BackendUnavailable("the frontier", "another walker has begun it again", "attach to it")
+        await tx.execute("forget_held", crawl=crawl)  # locked before the frontier, as in a walker's commits
         await tx.execute("rebuild_frontier", crawl=crawl, generation=generation, walker=walker_name(fence))
-        await tx.execute("forget_held", crawl=crawl)
         await self._keys.run(await self._keys.place(tx, crawl, rebuilding=True), "begin", 0, before)
 
     async def keep_known(self, tx: Tx, crawl: int, fate: Fate, pages: list[KnownPage]) -> None:

@@ -15,10 +15,6 @@ INSERT INTO crawl_frontier (crawl, generation) VALUES (:crawl, :generation);
 -- Give a lost frontier a new generation, and record the walker that rebuilds it.
 UPDATE crawl_frontier SET generation = :generation, rebuilt_by = :walker WHERE crawl = :crawl;
 
--- name: forget_held
--- Count the URLs held by patterns from zero: the frontier that kept them is lost, and they are found again.
-UPDATE trap SET count = 0 WHERE crawl = :crawl AND state = 'quarantined';
-
 -- name: end_frontier_rebuild
 -- Record that a frontier is complete again.
 UPDATE crawl_frontier SET rebuilt_by = NULL WHERE crawl = :crawl;

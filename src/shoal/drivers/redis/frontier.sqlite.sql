@@ -25,3 +25,7 @@ SELECT k.value AS key,
        coalesce((SELECT p.url FROM page AS p WHERE p.crawl = :crawl AND p.key = k.value ORDER BY p.chk LIMIT 1),
                 (SELECT s.url FROM sitemap AS s WHERE s.crawl = :crawl AND s.key = k.value LIMIT 1)) AS url
 FROM json_each(:keys) AS k;
+
+-- name: forget_held
+-- Count the URLs held by patterns from zero: the frontier that kept them is lost, and they are found again.
+UPDATE trap SET count = 0 WHERE crawl = :crawl AND state = 'quarantined';
