@@ -19,8 +19,8 @@ from shoal.base.settings import WorkSettings
 from shoal.base.settings_loader import load
 from shoal.fleet.node import NodeCommand
 from shoal.fleet.states import CommandState
+from shoal.process.control_plane import rendering_of
 from shoal.process.runners import storage_of
-from shoal.process.worker import rendering_of
 from shoal.queue.job import Job, Lease, NewJob
 from shoal.queue.states import JobState
 from shoal.work.child_handle import ChildSpawner

@@ -83,7 +83,7 @@ METHODS = {
 # that others connect to, a worker starts children, and some want only the machine's name or the name of an error.
 ALLOWED = {
     "cli/demo.py": {"socket"},
-    "compat/persistent.py": {"redis"},  # a client of the server that the operator named, for the caller's own code
+    "compat/queues.py": {"redis"},  # a client of the server that the operator named, for the caller's own code
     "process/http.py": {"socket"},
     "process/controller.py": {"socket"},
     "egress/curl.py": {"pycurl"},
@@ -103,7 +103,7 @@ ALLOWED = {
     "base/settings.py": {"socket"},
     "base/database/postgres.py": {"asyncpg"},
     "drivers/": {"redis"},
-    "work/local_lease.py": {"socket"},
+    "work/leases.py": {"socket"},
     "work/child_handle.py": {"asyncio"},
 }
 

@@ -37,7 +37,7 @@ from shoal.serve.health import HealthApi
 from shoal.work.worker import Worker, WorkerDisplaced
 
 if TYPE_CHECKING:
-    from shoal.process.worker import WorkerControl
+    from shoal.process.control_plane import WorkerControl
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before a failed worker is replaced
 
@@ -58,7 +58,7 @@ async def serve(flags: Mapping[str, str | None], workers: int, first_token_file:
             await write_first_token(app, first_token_file)
         await check_exposure(app, settings.serve)
         if app.controls:
-            from shoal.process.worker import listening_for_nodes
+            from shoal.process.control_plane import listening_for_nodes
 
             await stack.enter_async_context(listening_for_nodes(app))
         team = await stack.enter_async_context(workers_of(app, loaded, flags, workers))
@@ -116,7 +116,7 @@ class Controller:
         places = range(len(self._workers))
         if not self._workers or self._app.settings.grpc.controller is None:
             return [self._work(place) for place in places]
-        from shoal.process.worker import WorkerControl
+        from shoal.process.control_plane import WorkerControl
 
         self._controls = [WorkerControl(self._app, partial(self._workers.__getitem__, place)) for place in places]
         return [self._work_connected(place) for place in places]
