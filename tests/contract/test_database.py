@@ -1042,6 +1042,7 @@ WHOLE = {
     # Statements that read rows by ids, or up to a limit.
     *("add_job_hosts", "take_ready_hosts", "put_back_hosts", "queue_position_at_host"),
     *("newest_of_run", "newest_dead", "newest_locked", "kind_waits", "other_run_waits"),
+    *("deliveries", "policies_after", "policies_of_project"),
     *("count_crawls", "count_jobs", "count_policies", "count_renderers", "last_crawl", "rows_of_crawls"),
 }
 
