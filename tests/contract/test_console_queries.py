@@ -8,11 +8,11 @@ import pytest
 from shoal.base.clock import FakeClock, SystemClock
 from shoal.base.database import Tx
 from shoal.base.url import Url
+from shoal.crawl import journal_messages as messages
 from shoal.crawl import states
 from shoal.crawl.crawl import Counts
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import Settled, key_of
-from shoal.crawl.journal import messages
 from shoal.crawl.lifecycle import search as search_module
 from shoal.crawl.lifecycle.search import CrawlSearch
 from shoal.crawl.states import CrawlMove

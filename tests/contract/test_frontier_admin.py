@@ -14,15 +14,14 @@ import pytest
 from shoal.base.clock import SystemClock, from_micros
 from shoal.base.errors import AlreadyExists, InvalidInput, NotAllowed, NotFound, StateConflict
 from shoal.base.url import Url
+from shoal.crawl import dump_records as records
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.dump import records
-from shoal.crawl.dump.dump import CrawlDump
+from shoal.crawl.dump import CrawlDump
 from shoal.crawl.engine.walker_commits import TurnRequest
 from shoal.crawl.frontier.admin import FrontierAdmin
 from shoal.crawl.frontier.admin_store import FrontierAdminStore, KeptUrl
 from shoal.crawl.frontier.explain import UrlState
-from shoal.crawl.frontier.fates import Fate
-from shoal.crawl.frontier.traps import Trap, TrapState
+from shoal.crawl.frontier.fates import Fate, Trap, TrapState
 from shoal.crawl.frontier.values import NewUrl, Settled, SitemapRecord, UrlKind, WalkerBatch, key_of
 from shoal.crawl.states import CrawlState
 from shoal.drivers.folder_bodies import FolderBodies
@@ -570,7 +569,7 @@ async def test_a_crawl_that_moves_while_it_is_dumped_gives_no_last_line(bench: B
 async def test_a_long_frontier_is_carried_in_batches(
     sql_bench: Bench, sql_other: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.crawl.dump.dump.BATCH", 7)
+    monkeypatch.setattr("shoal.crawl.dump.BATCH", 7)
     crawl = await paused(sql_bench)
     urls = [new_url(crawl, f"/{place}", 1, Fate.SKIPPED_SCOPE if place % 3 else Fate.OPEN) for place in range(60)]
     await sql_bench.database.run(lambda tx: sql_bench.crawls.add_urls(tx, crawl, urls))

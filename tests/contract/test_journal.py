@@ -12,9 +12,8 @@ from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.engine.walker_commits import TurnRequest
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import WalkerBatch
-from shoal.crawl.journal.entry import JournalEntry, JournalLevel
-from shoal.crawl.journal.journal import Journal, JournalStore
-from shoal.crawl.journal.reporter import JournalUpdate
+from shoal.crawl.journal import Journal, JournalStore
+from shoal.crawl.journal_messages import JournalEntry, JournalLevel, JournalUpdate
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.failed_urls import FailedUrls
 from shoal.queue import states as job_states

@@ -10,8 +10,8 @@ import pytest
 from shoal.base.ids import CrawlId
 from shoal.base.settings_loader import load
 from shoal.crawl.crawl import CrawlConfig
-from shoal.crawl.journal.entry import JournalEntry
-from shoal.crawl.journal.files import JournalFiles
+from shoal.crawl.journal import JournalFiles
+from shoal.crawl.journal_messages import JournalEntry
 from tests.contract.conftest import SITE, Bench
 
 
@@ -76,7 +76,7 @@ async def test_a_full_disk_loses_nothing(bench: Bench, files: Files) -> None:
 async def test_a_project_whose_file_cannot_be_written_keeps_no_other_waiting(
     bench: Bench, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.crawl.journal.files.CRAWLS_AT_ONCE", 2)
+    monkeypatch.setattr("shoal.crawl.journal.CRAWLS_AT_ONCE", 2)
     for name, project in (("one", "shop"), ("two", "shop"), ("three", "news"), ("four", "shop"), ("five", "docs")):
         await submit(bench, name, project)
     files.read_only.add("shop")

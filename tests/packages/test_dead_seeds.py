@@ -6,7 +6,7 @@ import pytest
 from msgspec import to_builtins
 
 from shoal.crawl.crawl import CrawlConfig
-from shoal.crawl.journal.entry import JournalEntry, JournalLevel
+from shoal.crawl.journal_messages import JournalEntry, JournalLevel
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import CrawlState
 from shoal.pages.page import Page

@@ -15,10 +15,10 @@ from shoal.base.query_params import SESSION
 from shoal.base.settings_loader import load
 from shoal.base.signals import Signals
 from shoal.base.url import Url
-from shoal.crawl.engine.batch_builder import MOST_URLS, STARVING_SECONDS
 from shoal.crawl.engine.engine import LONGEST_SILENCE_SECONDS, silence_seconds
+from shoal.crawl.engine.results import MOST_URLS, STARVING_SECONDS
 from shoal.crawl.frontier.explain import UrlState
-from shoal.crawl.frontier.traps import TrapState, pattern_of
+from shoal.crawl.frontier.fates import TrapState, pattern_of
 from shoal.crawl.frontier.values import Control, Turn
 from shoal.crawl.states import CrawlState
 from shoal.process.runners import make_walker

@@ -8,7 +8,7 @@ import pytest
 
 from shoal.base.errors import InvalidInput
 from shoal.base.signals import Signal
-from shoal.crawl.engine.walker_signals import HookRan
+from shoal.crawl.engine.walker_context import HookRan
 from shoal.crawl.states import CrawlState
 from shoal.extract.details import unpacked
 from shoal.extract.optional_facts import find_hooks

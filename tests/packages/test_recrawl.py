@@ -14,9 +14,9 @@ from shoal.base.url import Url
 from shoal.cli.audit import analyze_locally
 from shoal.cli.output import rows_of, summary
 from shoal.cli.rules import ReplayTally, RuleReplay
-from shoal.crawl.engine import batch_builder
-from shoal.crawl.engine.not_modified import FEWEST
-from shoal.crawl.engine.previous_crawl import PreviousCrawl
+from shoal.crawl.engine import results as batch_builder
+from shoal.crawl.engine.known_urls import PreviousCrawl
+from shoal.crawl.engine.results import FEWEST
 from shoal.crawl.frontier.values import FrontierTask
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.extract.rules import read_rules

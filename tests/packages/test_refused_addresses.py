@@ -8,7 +8,7 @@ from shoal.base.errors import InvalidInput
 from shoal.base.settings_loader import load
 from shoal.base.signals import Signals
 from shoal.crawl.crawl import CrawlConfig
-from shoal.crawl.engine.walker_signals import FetchBlocked
+from shoal.crawl.engine.walker_context import FetchBlocked
 from shoal.pages.store import PageStore
 from tests.packages.conftest import Crawler, ScriptedSite, html, serving
 from tests.support.recorder import Told

@@ -13,7 +13,7 @@ import pytest
 from shoal.base.clock import SystemClock
 from shoal.base.errors import BackendUnavailable, BadConfig, RateLimited
 from shoal.base.settings import RenderSettings
-from shoal.crawl.engine.walker_signals import RendererRefused
+from shoal.crawl.engine.walker_context import RendererRefused
 from shoal.crawl.states import CrawlState
 from shoal.egress import AddressRule, Egress, Failure, Request, Response
 from shoal.web.renderer import RemoteRenderer, RenderedPage, RenderRequest

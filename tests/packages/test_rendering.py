@@ -11,7 +11,7 @@ from shoal.app import opened
 from shoal.base.errors import BadConfig, InvalidInput
 from shoal.base.settings_loader import load
 from shoal.base.signals import Signal, Signals
-from shoal.crawl.engine.walker_signals import RenderingImpossible
+from shoal.crawl.engine.walker_context import RenderingImpossible
 from shoal.crawl.states import CrawlState
 from shoal.extract.flags import PageFlag
 from shoal.process.runners import make_walker

@@ -8,8 +8,9 @@ import pytest
 from shoal.base.database import Tx
 from shoal.base.signals import Signal
 from shoal.crawl.crawl import CrawlConfig
-from shoal.crawl.engine import batch_builder, sitemap_reader
-from shoal.crawl.engine.walker_signals import SitemapSettled
+from shoal.crawl.engine import results as batch_builder
+from shoal.crawl.engine import sitemap_reader
+from shoal.crawl.engine.walker_context import SitemapSettled
 from shoal.crawl.frontier.explain import UrlExplanation
 from shoal.crawl.frontier.values import Settlement, WalkerBatch
 from shoal.crawl.states import CrawlState

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shoal.base.url import Url
-from shoal.crawl.engine.fetchers import Fetchers
+from shoal.crawl.engine.fetch_window import Fetchers
 from shoal.crawl.frontier.values import FrontierTask, UrlKind
 from shoal.egress import Cancellable
 from shoal.web.page_fetcher import RedirectChain, RedirectStep

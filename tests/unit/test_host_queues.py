@@ -1,7 +1,7 @@
 """Queues per host: hosts take turns, none exceeds its limit, and no task is lost."""
 
 from shoal.base.url import Url
-from shoal.crawl.engine.host_queues import HostQueues
+from shoal.crawl.engine.fetch_window import HostQueues
 from shoal.crawl.frontier.values import FrontierTask
 
 

@@ -10,7 +10,7 @@ from shoal.crawl.engine.retries import Retries
 from shoal.crawl.engine.robots_check import RobotsUnavailable
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, WalkerBatch
-from shoal.crawl.scope.scope import CrawlScope
+from shoal.crawl.scope import CrawlScope
 from shoal.web.page_fetcher import RedirectChain, RedirectStep
 
 HERE, THERE = Url("http://here.example/a"), Url("http://there.example/b")

@@ -14,11 +14,11 @@ from shoal.base.settings import LogSettings
 from shoal.base.url import Url
 from shoal.cli.output import exit_code_of, in_bytes, in_time, rows_of, summary
 from shoal.cli.progress import LiveLine, PlainLines, ProgressSnapshot, held_words
+from shoal.crawl import journal_messages as messages
 from shoal.crawl import states
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, Settled
-from shoal.crawl.journal import messages
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.crawl.states import CrawlState

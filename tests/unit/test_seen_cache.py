@@ -1,7 +1,7 @@
 """The cache of seen URLs: hits are exact, its size is bounded, and every URL gets its key."""
 
 from shoal.base.url import Url
-from shoal.crawl.engine.seen_cache import MOST_EACH, SeenCache
+from shoal.crawl.engine.known_urls import MOST_EACH, SeenCache
 from shoal.crawl.frontier.values import key_of
 from shoal.pages.links import pack_key
 

@@ -1,7 +1,7 @@
 """Detection of traps, and the memory of URL patterns in a walker."""
 
 from shoal.base.url import Url
-from shoal.crawl.frontier.traps import LONGEST_PATTERN, MOST_TEXTS, REPEATS, TrapState, TrapWatch, pattern_of
+from shoal.crawl.frontier.fates import LONGEST_PATTERN, MOST_TEXTS, REPEATS, TrapState, TrapWatch, pattern_of
 
 URL = Url("http://example.org/calendar?month=1")
 SAME = 5  # the hash of a text

@@ -11,7 +11,7 @@ from shoal.base.url import Url
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.lifecycle.change import CrawlChange
-from shoal.crawl.scope.scope import CrawlScope
+from shoal.crawl.scope import CrawlScope
 from shoal.crawl.url_patterns import MOST_CHARACTERS, UrlPatterns, check_patterns, matching
 
 SEED = "http://example.org/"

@@ -10,12 +10,12 @@ from shoal.access.audit_log import no_audit
 from shoal.base.errors import NotFound
 from shoal.base.ids import CrawlId
 from shoal.base.url import Url
+from shoal.crawl import journal_messages as messages
 from shoal.crawl import states
 from shoal.crawl.crawl import TRAP, Counts, Crawl, CrawlConfig
 from shoal.crawl.frontier.fates import SKIPS, Fate
 from shoal.crawl.frontier.values import key_of
-from shoal.crawl.journal import messages
-from shoal.crawl.journal.entry import JournalEntry
+from shoal.crawl.journal_messages import JournalEntry
 from shoal.crawl.states import CrawlMove
 from shoal.crawl.store import OUTSIDE
 from shoal.pages.links import pack, pack_key

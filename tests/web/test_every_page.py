@@ -18,7 +18,7 @@ from shoal.audit.finding import AnalyzerOutcome
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
 from shoal.base.url import Url
-from shoal.crawl.journal.entry import JournalEntry
+from shoal.crawl.journal_messages import JournalEntry
 from shoal.crawl.lifecycle.crawls import KIND as CRAWL
 from shoal.crawl.store import CrawlFilter
 from shoal.fleet.node import CommandRequest

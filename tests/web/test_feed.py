@@ -13,7 +13,7 @@ import pytest
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.frontier.admin import FrontierAdmin
 from shoal.crawl.frontier.explain import UrlExplanation
-from shoal.crawl.journal.entry import JournalEntry
+from shoal.crawl.journal_messages import JournalEntry
 from shoal.serve.console.feed import MOST_VIEWERS, Region
 from shoal.serve.console.shell import region_hash
 from tests.support.controller import ServedController

@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from shoal.base.errors import NotFound, RateLimited
-from shoal.crawl.journal.entry import JournalEntry
+from shoal.crawl.journal_messages import JournalEntry
 from shoal.process.runners import make_walker
 from shoal.serve import crawl_feed as live_module
 from shoal.serve.crawl_feed import CrawlFeeds

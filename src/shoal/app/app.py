@@ -12,7 +12,7 @@ from shoal.base.clock import Clock
 from shoal.base.database import Tx
 from shoal.base.settings import Settings
 from shoal.base.signals import Signals
-from shoal.crawl.journal.journal import Journal
+from shoal.crawl.journal import Journal
 from shoal.crawl.lifecycle.crawl_jobs import CrawlJobs
 from shoal.crawl.lifecycle.crawls import KIND, Crawls
 from shoal.crawl.lifecycle.transitions import CrawlTransitions
@@ -37,9 +37,8 @@ if TYPE_CHECKING:
     from shoal.app.page_jobs import PageJobs
     from shoal.app.plan import Plan
     from shoal.app.rest_api import RestApi
-    from shoal.crawl.dump.dump import CrawlDump
-    from shoal.crawl.frontier.admin import FrontierAdmin
-    from shoal.crawl.frontier.removals import CrawlRemovals
+    from shoal.crawl.dump import CrawlDump
+    from shoal.crawl.frontier.admin import CrawlRemovals, FrontierAdmin
     from shoal.crawl.politeness import Politeness
     from shoal.observe.stats import HourlyStatsReader
     from shoal.pages.pages import Pages
@@ -140,7 +139,7 @@ class App:
 
     @cached_property
     def crawl_removals(self) -> "CrawlRemovals":
-        from shoal.crawl.frontier.removals import CrawlRemovals
+        from shoal.crawl.frontier.admin import CrawlRemovals
 
         return CrawlRemovals(self.frontier_admin)
 
@@ -172,7 +171,7 @@ class App:
 
     @cached_property
     def crawl_dump(self) -> "CrawlDump":
-        from shoal.crawl.dump.dump import CrawlDump
+        from shoal.crawl.dump import CrawlDump
 
         stores = self.stores
         return CrawlDump(

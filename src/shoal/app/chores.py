@@ -15,7 +15,7 @@ from shoal.queue.janitor import Janitor
 
 if TYPE_CHECKING:
     from shoal.app.app import App
-    from shoal.crawl.journal.files import JournalFiles
+    from shoal.crawl.journal import JournalFiles
     from shoal.events.courier import Courier
     from shoal.events.forwarder import Forwarder
 
@@ -89,7 +89,7 @@ class Chores:
 
     @cached_property
     def journal_files(self) -> "JournalFiles":
-        from shoal.crawl.journal.files import JournalFiles
+        from shoal.crawl.journal import JournalFiles
         from shoal.observe.logs import ProjectLogs
 
         app, log = self._app, self._app.settings.log

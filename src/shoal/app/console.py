@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from shoal.base.settings_loader import LoadedSettings
 from shoal.crawl.lifecycle.search import CrawlSearch
-from shoal.crawl.scope.preview import ScopePreviewer
+from shoal.crawl.preview import ScopePreviewer
 from shoal.egress import Egress, Limits
 from shoal.observe.stats import read_store_size
 from shoal.pages.pages import PageComparer, PageSummaries

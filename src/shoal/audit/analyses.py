@@ -13,7 +13,7 @@ from shoal.base.errors import InvalidInput, NotFound, StateConflict
 from shoal.base.ids import AnalysisId, JobId, new_id
 from shoal.base.signals import Signal, Signals
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.journal.messages import left_in_quarantine
+from shoal.crawl.journal_messages import left_in_quarantine
 from shoal.crawl.states import SETTLED
 from shoal.crawl.store import CrawlStore
 from shoal.events.event import Event, append_events

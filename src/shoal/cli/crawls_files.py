@@ -30,7 +30,7 @@ from shoal.process.crawl_request import read_id
 from shoal.process.lifetime import quiet
 
 if TYPE_CHECKING:
-    from shoal.crawl.dump.files import DumpFile, DumpToStdout
+    from shoal.crawl.dump import DumpFile, DumpToStdout
 
 
 DIFF = "/api/v1/crawls/{}/diff"
@@ -169,7 +169,7 @@ _store = click.option("--store", metavar="URL", help="Use this store; overrides 
 def dump(crawl_id: str, output: str, with_secrets: bool, store: str | None, as_json: bool) -> None:
     """Dump a crawl, to load it into another store. Writes its options, frontier and pages as JSON lines, without
     stored bodies, logs and analyses. The crawl must be paused or have ended."""
-    from shoal.crawl.dump.files import DumpFile, DumpToStdout
+    from shoal.crawl.dump import DumpFile, DumpToStdout
 
     settings = settings_of_store(store, "shoal crawls dump")
     file = DumpToStdout() if output == STANDARD else DumpFile(output)
@@ -223,7 +223,7 @@ def load(file: str, crawl_id: str | None, allow_private_seeds: bool, store: str 
 
 
 async def _load(settings: Settings, file: str, crawl_id: str | None, allow_private_seeds: bool) -> CrawlStatus:
-    from shoal.crawl.dump.files import dump_lines
+    from shoal.crawl.dump import dump_lines
 
     async with opened(settings, quiet(settings)) as app:
         dumps = app.crawl_dump

@@ -17,7 +17,7 @@ from shoal.cli.api_client import PAGE, ApiClient, ApiTarget, at, run_on, with_ap
 from shoal.cli.output import exit_code_of, print_json, print_line, print_rows, rows_of, summary, to_the_second
 from shoal.cli.progress import Progress, screen
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
-from shoal.crawl.journal.journal import MOST_AT_ONCE
+from shoal.crawl.journal import MOST_AT_ONCE
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.crawl.states import TERMINAL, CrawlState

@@ -14,8 +14,8 @@ from shoal.base.parsing import Address, is_loopback
 from shoal.base.settings_loader import load
 from shoal.base.text import plural
 from shoal.cli.output import in_bytes, in_time, print_json, summary
+from shoal.crawl import journal_messages as messages
 from shoal.crawl.crawl import CrawlConfig
-from shoal.crawl.journal import messages
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.demo.server import DemoSite

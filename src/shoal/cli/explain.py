@@ -14,7 +14,7 @@ from shoal.base.url import Url, UrlRefusal, canonical, origin
 from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
 from shoal.cli.output import facts_of, json_option, print_json, print_rows
 from shoal.cli.root import CommandGroup
-from shoal.crawl.scope.seeds import SEED_FIX
+from shoal.crawl.scope import SEED_FIX
 from shoal.egress import AddressRule, Egress, Limits, endpoint
 from shoal.hosts.robots import ANYBODY, PRODUCT, Decision, RobotsState, Rules
 from shoal.hosts.robots_cache import RobotsCache, fetch_robots

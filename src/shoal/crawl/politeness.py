@@ -9,7 +9,7 @@ from shoal.base.database import Database
 from shoal.base.settings import Settings
 from shoal.crawl.engine.engine_factory import window_and_rate
 from shoal.crawl.frontier.admin_store import CrawlHost, FrontierAdminStore
-from shoal.crawl.journal.journal import MOST_AT_ONCE
+from shoal.crawl.journal import MOST_AT_ONCE
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.store import ByDriver

@@ -14,8 +14,7 @@ from shoal.base.database import Tx
 from shoal.base.ids import CrawlId
 from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig, FrontierDriver
-from shoal.crawl.frontier.fates import Fate
-from shoal.crawl.frontier.traps import Trap
+from shoal.crawl.frontier.fates import Fate, Trap
 from shoal.crawl.frontier.values import (
     Added,
     FrontierChange,

@@ -10,7 +10,7 @@ from shoal.base.errors import InvalidInput
 from shoal.base.ids import CrawlId
 from shoal.base.text import shorten
 from shoal.crawl.crawl import Crawl, CrawlConfig
-from shoal.crawl.scope.seeds import seeds_of
+from shoal.crawl.scope import seeds_of
 
 ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,64}")  # no path traversal
 

@@ -12,7 +12,7 @@ import orjson
 
 from shoal.base.clock import Clock
 from shoal.base.errors import NotFound, RateLimited, ShoalError
-from shoal.crawl.journal.journal import StoredEntry
+from shoal.crawl.journal import StoredEntry
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.states import TERMINAL

@@ -9,7 +9,7 @@ from starlette.responses import Response, StreamingResponse
 from shoal.access.token import TokenScope
 from shoal.base.errors import InvalidInput, NotFound, RateLimited
 from shoal.base.request_form import Form, describe
-from shoal.crawl.journal.journal import MOST_AT_ONCE
+from shoal.crawl.journal import MOST_AT_ONCE
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.politeness import Politeness
 from shoal.crawl.states import TERMINAL

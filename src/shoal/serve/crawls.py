@@ -16,8 +16,7 @@ from shoal.base.ids import CrawlId
 from shoal.base.request_form import Form, describe
 from shoal.base.text import shorten
 from shoal.crawl.crawl import CrawlConfig, Name
-from shoal.crawl.frontier.admin import FrontierAdmin
-from shoal.crawl.frontier.removals import CrawlRemovals
+from shoal.crawl.frontier.admin import CrawlRemovals, FrontierAdmin
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.lifecycle.failed_urls import FailedUrls

@@ -10,7 +10,7 @@ from shoal.crawl.engine.robots_check import RobotsAnswer, RobotsUnavailable
 from shoal.crawl.engine.sitemap_reader import SitemapReader
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, Settled, UrlKind, WalkerBatch
-from shoal.crawl.scope.sitemap_guesses import is_first_guess
+from shoal.crawl.scope import is_first_guess
 from shoal.hosts.throttle import ThrottleTracker
 
 

@@ -13,14 +13,14 @@ from msgspec import Struct
 from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable, LeaseLost
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.engine.batch_builder import STARVING_SECONDS, BatchBuilder
 from shoal.crawl.engine.budget import Budget
 from shoal.crawl.engine.fetch_window import FetchWindow, WindowSize
 from shoal.crawl.engine.page_reader import PageReader
+from shoal.crawl.engine.results import STARVING_SECONDS, BatchBuilder
 from shoal.crawl.engine.walker_commits import TurnRequest, WalkerCommits
-from shoal.crawl.engine.walker_requests import WalkerRequests
+from shoal.crawl.engine.walker_context import WalkerRequests
 from shoal.crawl.frontier.values import Control, Settled, Turn, WalkerBatch
-from shoal.crawl.journal.reporter import JournalReporter
+from shoal.crawl.journal_messages import JournalReporter
 from shoal.hosts.rate import FetchRate
 from shoal.hosts.throttle import HostUpdate, ThrottleTracker
 

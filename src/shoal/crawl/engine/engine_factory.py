@@ -9,26 +9,25 @@ from shoal.base.url import Canonicalizer
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.credentials import cookies_for
 from shoal.crawl.engine.admission import Admission, RobotsRules
-from shoal.crawl.engine.batch_builder import BatchBuilder
 from shoal.crawl.engine.budget import Budget
 from shoal.crawl.engine.engine import Engine, EngineHooks
-from shoal.crawl.engine.fetch_window import FetchWindow, WindowSize
-from shoal.crawl.engine.fetchers import Fetchers
-from shoal.crawl.engine.not_modified import NotModifiedPages
+from shoal.crawl.engine.fetch_window import Fetchers, FetchWindow, WindowSize
+from shoal.crawl.engine.known_urls import PreviousCrawl
 from shoal.crawl.engine.page_reader import PageReader
-from shoal.crawl.engine.previous_crawl import PreviousCrawl
-from shoal.crawl.engine.response_reader import ResponseReader
+from shoal.crawl.engine.results import BatchBuilder, NotModifiedPages, ResponseReader
 from shoal.crawl.engine.retries import Retries
 from shoal.crawl.engine.robots_check import AllowAll, RobotsCheck
 from shoal.crawl.engine.sitemap_reader import SitemapReader
 from shoal.crawl.engine.walker_commits import WalkerCommits
-from shoal.crawl.engine.walker_context import WalkerCallbacks, WalkerRuntime, WalkerStores
-from shoal.crawl.engine.walker_requests import WalkerRequests
-from shoal.crawl.engine.walker_signals import WalkerSignals
+from shoal.crawl.engine.walker_context import (
+    WalkerCallbacks,
+    WalkerRequests,
+    WalkerRuntime,
+    WalkerSignals,
+    WalkerStores,
+)
 from shoal.crawl.frontier.values import Settled
-from shoal.crawl.scope.scope import CrawlScope
-from shoal.crawl.scope.seeds import seeds_of
-from shoal.crawl.scope.sitemap_guesses import wants_sitemaps
+from shoal.crawl.scope import CrawlScope, seeds_of, wants_sitemaps
 from shoal.crawl.store import HostRate
 from shoal.egress import Limits
 from shoal.egress.exchange import parse_retry_after

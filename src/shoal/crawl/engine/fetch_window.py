@@ -6,28 +6,131 @@ callbacks, without a task per page: when a fetch ends, its response is read on t
 """
 
 import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 from xxhash import xxh3_64_intdigest
 
-from shoal.base.url import origin
+from shoal.base.url import Url, origin
 from shoal.crawl.engine.admission import Admission, Admitted
-from shoal.crawl.engine.batch_builder import BatchBuilder
-from shoal.crawl.engine.fetchers import Fetchers
-from shoal.crawl.engine.host_queues import HostQueues
-from shoal.crawl.engine.response_reader import ResponseReader
-from shoal.crawl.engine.walker_requests import WalkerRequests
+from shoal.crawl.engine.results import BatchBuilder, ResponseReader
+from shoal.crawl.engine.walker_context import WalkerRequests
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, Settled, UrlKind
 from shoal.egress import Cancellable
 from shoal.hosts.rate import FetchRate
 from shoal.hosts.throttle import THROTTLED, HostAnswer, ThrottleTracker
-from shoal.web.page_fetcher import Fetched
+from shoal.web.page_fetcher import Fetched, RedirectChain
+from shoal.web.sitemap_fetcher import FetchedSitemap
 
-if TYPE_CHECKING:  # few crawls render
+if TYPE_CHECKING:
     from shoal.web.rendering import RenderStage
+
+
+class HostQueues:
+    """Hosts take turns, and none has more fetches in flight than its limit."""
+
+    def __init__(self, per_host: int) -> None:
+        self.per_host = per_host
+        self._queues: dict[int, deque[FrontierTask]] = {}
+        self._turns: deque[int] = deque()  # hosts with a queue, some of which may be at their limit
+        self._in_flight: Counter[int] = Counter()
+
+    def join(self, task: FrontierTask) -> None:
+        """Put a task at the end of its host's queue."""
+        queue = self._queues.setdefault(task.host, deque())
+        queue.append(task)
+        if len(queue) == 1:
+            self._turns.append(task.host)
+
+    def next(self) -> FrontierTask | None:
+        """Return the next task that may start, and count it as in flight; None if every host is at its limit."""
+        while self._turns:
+            host = self._turns.popleft()
+            queue = self._queues.get(host)
+            if not queue or self._in_flight[host] >= self.per_host:
+                continue
+            task = queue.popleft()
+            self._in_flight[host] += 1
+            if queue:
+                self._turns.append(host)
+            else:
+                del self._queues[host]
+            return task
+        return None
+
+    def ended(self, host: int) -> None:
+        """Count the end of a fetch from this host."""
+        self._in_flight[host] -= 1
+        if host in self._queues:
+            self._turns.append(host)
+        elif not self._in_flight[host]:
+            del self._in_flight[host]
+
+    def dissolve(self, host: int) -> Iterable[FrontierTask]:
+        """Remove the queue of a host and return its tasks."""
+        return self._queues.pop(host, ())
+
+    def dissolve_all(self) -> list[FrontierTask]:
+        """Remove all queues and return their tasks. Fetches in flight still count."""
+        queues, self._queues = self._queues, {}
+        self._turns.clear()
+        return [task for queue in queues.values() for task in queue]
+
+    def clear(self) -> None:
+        """Remove all queues, and count nothing as in flight."""
+        self.dissolve_all()
+        self._in_flight.clear()
+
+
+class PageSource(Protocol):
+    """Fetches pages over HTTP, as `shoal.web.page_fetcher.PageFetcher` does. A browser may render them afterwards."""
+
+    def submit(
+        self,
+        url: Url,
+        done: Callable[[Fetched], None],
+        condition: tuple[str | None, str | None] | None = None,
+        chain: RedirectChain | None = None,
+    ) -> Cancellable:
+        """Start a fetch and call `done` once with its result, unless the handle is cancelled first.
+
+        `condition` is the ETag and the Last-Modified of a conditional request; `chain` holds the redirects that led to
+        this URL. Failures are results, not exceptions.
+        """
+        ...
+
+
+class SitemapSource(Protocol):
+    """Fetches sitemaps; large ones one at a time, each after the one before has been read."""
+
+    def submit(self, url: Url, done: Callable[[FetchedSitemap], None]) -> Cancellable: ...
+
+    def go_on(self) -> None:
+        """Allow the next large sitemap: the last one has been read."""
+        ...
+
+
+class Fetchers:
+    """Starts each fetch with the fetcher that serves its URL; this is the only place that chooses one."""
+
+    def __init__(self, pages: PageSource, sitemaps: SitemapSource) -> None:
+        self._pages = pages
+        self._sitemaps = sitemaps
+
+    def start(self, task: FrontierTask, done: Callable[[Fetched], None]) -> Cancellable:
+        """Fetch the URL of a task, or the redirect target that it has reached."""
+        if task.kind is UrlKind.SITEMAP:
+            return self._sitemaps.submit(task.url, done)
+        condition = (task.etag, task.last_modified) if task.is_conditional else None
+        return self._pages.submit(task.at, done, condition, task.chain)
+
+    def resume_sitemaps(self) -> None:
+        """Allow the next large sitemap: the last one has been read."""
+        self._sitemaps.go_on()
 
 
 class WindowSize(Struct, frozen=True):

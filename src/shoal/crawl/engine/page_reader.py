@@ -8,15 +8,12 @@ from msgspec.structs import replace
 
 from shoal.base.clock import Clock
 from shoal.base.url import Canonicalizer, Url, UrlRefusal
-from shoal.crawl.engine.previous_crawl import RecalledPage
+from shoal.crawl.engine.known_urls import MOST_EACH, RecalledPage, SeenCache
 from shoal.crawl.engine.retries import Retries
 from shoal.crawl.engine.robots_check import FAILURES_OF_THE_HOST, RobotsUnavailable
-from shoal.crawl.engine.seen_cache import MOST_EACH, SeenCache
-from shoal.crawl.frontier.fates import REOPENING, Fate
-from shoal.crawl.frontier.traps import TrapWatch
+from shoal.crawl.frontier.fates import REOPENING, Fate, TrapWatch
 from shoal.crawl.frontier.values import FrontierTask, NewUrl, PendingRedirect, Settled, WalkerBatch, key_of
-from shoal.crawl.scope.scope import CrawlScope
-from shoal.crawl.scope.sitemap_guesses import guesses
+from shoal.crawl.scope import CrawlScope, guesses
 from shoal.egress import Hop
 from shoal.extract.encoding import with_encoded_queries
 from shoal.extract.page import PageFacts, combined, forbids_following

@@ -5,9 +5,7 @@ from functools import partial
 from shoal.base.settings import CrawlSettings
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.credentials import is_label
-from shoal.crawl.engine.walker_context import WalkerRuntime
-from shoal.crawl.engine.walker_requests import WalkerRequests
-from shoal.crawl.engine.walker_signals import WalkerSignals
+from shoal.crawl.engine.walker_context import WalkerRequests, WalkerRuntime, WalkerSignals
 from shoal.web.crawl_headers import CrawlHeaders
 from shoal.web.page_fetcher import PageFetcher
 from shoal.web.renderer import Renderer, save_screenshot

@@ -9,8 +9,7 @@ from shoal.crawl.engine.retries import Retries
 from shoal.crawl.engine.robots_check import RobotsUnavailable
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, Settled, SitemapRecord, WalkerBatch, key_of
-from shoal.crawl.scope.scope import CrawlScope
-from shoal.crawl.scope.sitemap_guesses import FIRST_DEPTH, PAGE_DEPTH, is_first_guess, new_sitemap
+from shoal.crawl.scope import FIRST_DEPTH, PAGE_DEPTH, CrawlScope, is_first_guess, new_sitemap
 from shoal.pages.links import pack_key
 from shoal.web.sitemap_fetcher import FetchedSitemap
 

@@ -6,10 +6,14 @@ from shoal.base.database import Tx
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.engine.engine import Engine
 from shoal.crawl.engine.engine_factory import build_engine
-from shoal.crawl.engine.previous_crawl import PreviousCrawl, is_whole
-from shoal.crawl.engine.walker_context import WalkerCallbacks, WalkerRuntime, WalkerStores
-from shoal.crawl.engine.walker_requests import WalkerRequests
-from shoal.crawl.engine.walker_signals import WalkerSignals
+from shoal.crawl.engine.known_urls import PreviousCrawl, is_whole
+from shoal.crawl.engine.walker_context import (
+    WalkerCallbacks,
+    WalkerRequests,
+    WalkerRuntime,
+    WalkerSignals,
+    WalkerStores,
+)
 from shoal.hosts.rate import FetchRate, changed
 from shoal.queue.job import Fence
 

@@ -10,12 +10,12 @@ from msgspec import Struct
 from shoal.base.database import Conflict, Database, Tx
 from shoal.base.errors import BadConfig, FrontierLost
 from shoal.base.url import Url, UrlRefusal, canonical
+from shoal.crawl import journal_messages as messages
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.engine.budget import BUDGETS, urls_left
-from shoal.crawl.engine.previous_crawl import PreviousCrawl
-from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.engine.known_urls import PreviousCrawl
+from shoal.crawl.frontier.fates import Fate, pattern_of
 from shoal.crawl.frontier.rebuild import FrontierRebuild, lost_is_an_outage
-from shoal.crawl.frontier.traps import pattern_of
 from shoal.crawl.frontier.values import (
     Control,
     FrontierTask,
@@ -26,11 +26,9 @@ from shoal.crawl.frontier.values import (
     WalkerBatch,
     key_of,
 )
-from shoal.crawl.journal import messages
-from shoal.crawl.journal.entry import JournalEntry
-from shoal.crawl.journal.reporter import JournalUpdate
+from shoal.crawl.journal_messages import JournalEntry, JournalUpdate
 from shoal.crawl.lifecycle.crawls import KIND, Crawls
-from shoal.crawl.scope.seeds import seeds_of
+from shoal.crawl.scope import seeds_of
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.store import AdmissionChecks, FrontierStore, HostRate
 from shoal.hosts.store import HostStore

@@ -1,22 +1,29 @@
-"""The context of a walker, provided by the process that runs it: stores, settings and callbacks."""
+"""What a walker is given: stores, requests and callbacks, and the signals that it emits."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from shoal.base.clock import Clock
 from shoal.base.database import Database
+from shoal.base.errors import ShoalError
 from shoal.base.settings import Settings
-from shoal.base.signals import Signals
-from shoal.crawl.frontier.values import Settled
+from shoal.base.signals import Signal, Signals
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.values import FrontierTask, Settled, SitemapRecord
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.store import ByDriver, FrontierStore
-from shoal.egress import Egress
+from shoal.egress import Egress, Failure
+from shoal.hosts.throttle import HostUpdate, emit_holds
 from shoal.pages.bodies import BodyStore
+from shoal.pages.page import PagesSettled, status_class
 from shoal.queue.queue import Queue
 
-if TYPE_CHECKING:  # few crawls render
+if TYPE_CHECKING:
+    from shoal.extract.optional_facts import Hook
     from shoal.web.renderer import Renderer
 
 
@@ -53,3 +60,171 @@ class WalkerCallbacks(Struct, frozen=True, kw_only=True):
     renew: Callable[[], Awaitable[bool]] = never  # renews the lease; returns whether it is still ours
     settled: Callable[[list[Settled]], None] = lambda settled: None  # receives what each commit made durable
     has_capacity: Callable[[], bool] = lambda: True  # False while the consumer of the results is too slow
+
+
+class WalkerRequests:
+    """Requests to one walker: hand the job back, commit soon, or end with an error.
+
+    It exists before the engine does, so a request that arrives while a walker starts is not lost. All methods are
+    called in the event loop of the walker.
+    """
+
+    def __init__(self) -> None:
+        self.hand_back_reason: str | None = None  # settle what finished and leave the rest to another walker
+        self.is_nudged = False  # commit now: the crawl may have been paused, stopped or changed
+        self.error: Exception | None = None  # the first error of a callback; the engine's own task raises it
+        self._event = asyncio.Event()
+
+    def hand_back(self, reason: str) -> None:
+        """Ask the walker to settle what it has and to return its job."""
+        self.hand_back_reason = reason
+        self._event.set()
+
+    def nudge(self) -> None:
+        """Ask for a commit, whose answer says what the crawl's state is."""
+        self.is_nudged = True
+        self._event.set()
+
+    def fail(self, error: Exception) -> None:
+        """End the walker with this error.
+
+        Callbacks of the event loop report their errors here: raised there, they would leave a URL that is never
+        settled.
+        """
+        self.error = self.error or error
+        self._event.set()
+
+    def wake(self) -> None:
+        """Make the commit loop check whether the next commit is due."""
+        self._event.set()
+
+    async def wait(self, longest_seconds: float) -> None:
+        """Wait until something wakes the commit loop, for at most this long."""
+        self._event.clear()
+        timer = asyncio.get_running_loop().call_later(longest_seconds, self._event.set)
+        try:
+            await self._event.wait()
+        finally:
+            timer.cancel()
+
+
+class FetchBlocked(Signal, frozen=True, kw_only=True):
+    """An address rule blocked a fetch. The detail is for operators: the page's record does not name the address."""
+
+    crawl_id: str
+    url: str
+    code: str
+    detail: str
+
+
+class HookRan(Signal, frozen=True, kw_only=True):
+    """The cost of a hook in one walker."""
+
+    crawl_id: str
+    hook: str
+    calls: int
+    failures: int
+    seconds: float
+
+
+class SitemapSettled(Signal, frozen=True, kw_only=True):
+    """A sitemap was fetched. `how` is `read`, `partly`, `failed`, or `absent` for a guessed address without one."""
+
+    crawl_id: str
+    url: str
+    how: str
+    listed: int
+    problem: str | None
+
+
+class RobotsOutOfReach(Signal, frozen=True, kw_only=True):
+    """The store could not load or save the robots.txt of a host, so nothing there is fetched for now."""
+
+    crawl_id: str
+    origin: str
+    error: str
+
+
+class CrawlInterrupted(Signal, frozen=True, kw_only=True):
+    """The store was not available to a walker, which starts over once it is. At most one per minute and walker."""
+
+    crawl_id: str
+    error: str
+
+
+class RenderingImpossible(Signal, frozen=True, kw_only=True):
+    """A crawl has pages that need a browser, and there is none: they are read as they were fetched."""
+
+    crawl_id: str
+    error: str
+
+
+class RendererRefused(Signal, frozen=True, kw_only=True):
+    """The renderer is busy or cannot be reached; the pages wait, and no attempt is counted."""
+
+    crawl_id: str
+    error: str
+    retry_in_seconds: float
+
+
+class WalkerSignals:
+    """Emits the signals of one walker."""
+
+    def __init__(self, signals: Signals, crawl_id: str) -> None:
+        self._signals = signals
+        self._crawl_id = crawl_id
+
+    def fetch_blocked(self, failure: Failure) -> None:
+        detail = failure.operator_detail or failure.message
+        self._signals.emit(FetchBlocked(crawl_id=self._crawl_id, url=failure.url, code=failure.code, detail=detail))
+
+    def robots_out_of_reach(self, host_origin: str, error: ShoalError) -> None:
+        self._signals.emit(RobotsOutOfReach(crawl_id=self._crawl_id, origin=host_origin, error=str(error)))
+
+    def interrupted(self, error: ShoalError) -> None:
+        self._signals.emit(CrawlInterrupted(crawl_id=self._crawl_id, error=error.message))
+
+    def rendering_impossible(self, error: ShoalError) -> None:
+        self._signals.emit(RenderingImpossible(crawl_id=self._crawl_id, error=error.message))
+
+    def renderer_refused(self, error: ShoalError, wait_seconds: float) -> None:
+        self._signals.emit(RendererRefused(crawl_id=self._crawl_id, error=error.message, retry_in_seconds=wait_seconds))
+
+    def hosts_held(self, updates: dict[int, HostUpdate], hold_seconds: dict[int, float]) -> None:
+        emit_holds(self._signals, updates, hold_seconds, self._crawl_id)
+
+    def hooks_ran(self, hooks: "Iterable[Hook]") -> None:
+        for hook in hooks:
+            ran = HookRan(
+                crawl_id=self._crawl_id,
+                hook=hook.name,
+                calls=hook.calls,
+                failures=hook.failures,
+                seconds=hook.seconds,
+            )
+            self._signals.emit(ran)
+
+    def settled(self, settled: list[Settled], is_guess: Callable[[FrontierTask], bool]) -> None:
+        """Count the pages of a commit by status class, and name its sitemaps."""
+        pages: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
+        for done in settled:
+            page = done.page
+            if page is not None:
+                status = status_class(page.status)
+                pages[status] += 1
+                sizes[status] += page.received
+            elif done.sitemap is not None:
+                self._sitemap_settled(done, done.sitemap, is_guess)
+        if pages:
+            self._signals.emit(PagesSettled(pages=dict(pages), bytes=dict(sizes)))
+
+    def _sitemap_settled(self, done: Settled, record: SitemapRecord, is_guess: Callable[[FrontierTask], bool]) -> None:
+        how = "read" if record.problem is None else "partly"
+        if done.fate is Fate.FAILED:
+            how = "absent" if is_guess(done.task) else "failed"
+        self._signals.emit(
+            SitemapSettled(
+                crawl_id=self._crawl_id, url=record.url, how=how, listed=record.listed, problem=record.problem
+            )
+        )

@@ -10,11 +10,9 @@ from shoal.base.url import Url, UrlRefusal, hostname, origin, registrable_domain
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.engine.budget import BUDGETS
 from shoal.crawl.frontier.admin_store import UrlFacts, Waiting
-from shoal.crawl.frontier.fates import Fate
-from shoal.crawl.frontier.traps import pattern_of
+from shoal.crawl.frontier.fates import Fate, pattern_of
 from shoal.crawl.frontier.values import RedirectTarget, SitemapRecord
-from shoal.crawl.scope.scope import MAX_REPEATS, MAX_SEGMENTS, CrawlScope
-from shoal.crawl.scope.seeds import seeds_of
+from shoal.crawl.scope import MAX_REPEATS, MAX_SEGMENTS, CrawlScope, seeds_of
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.url_patterns import matching
 from shoal.extract.flags import names_of

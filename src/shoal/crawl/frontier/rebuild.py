@@ -15,13 +15,12 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from shoal.base.database import Database, Tx
 from shoal.base.errors import BackendUnavailable, FrontierLost, StateConflict
 from shoal.base.url import Url, UrlRefusal, canonical
+from shoal.crawl import journal_messages as messages
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import NewUrl, RedirectTarget, key_of
-from shoal.crawl.journal import messages
 from shoal.crawl.lifecycle.crawls import Crawls
-from shoal.crawl.scope.seeds import first_urls, seeds_of
-from shoal.crawl.scope.sitemap_guesses import guesses, wants_sitemaps
+from shoal.crawl.scope import first_urls, guesses, seeds_of, wants_sitemaps
 from shoal.crawl.store import FrontierStore
 from shoal.pages.links import unpack
 from shoal.pages.page import Page

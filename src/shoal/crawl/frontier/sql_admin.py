@@ -24,9 +24,8 @@ from shoal.crawl.frontier.admin_store import (
     UrlFacts,
     Waiting,
 )
-from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.fates import Fate, Trap, TrapState
 from shoal.crawl.frontier.sql_take import CHAIN, KINDS, NEVER, QueuePositions, depth_at
-from shoal.crawl.frontier.traps import Trap, TrapState
 from shoal.crawl.frontier.values import RedirectTarget, SitemapRecord, UrlKind, key_of
 from shoal.crawl.store import OUTSIDE, CrawlStore
 from shoal.hosts.rate import HeldHost

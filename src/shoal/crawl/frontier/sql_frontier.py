@@ -10,9 +10,8 @@ from msgspec.msgpack import encode
 from shoal.base.database import Conflict, Tx
 from shoal.base.url import Url, origin
 from shoal.crawl.crawl import Crawl, FrontierDriver
-from shoal.crawl.frontier.fates import CLAIMABLE, REOPENING, WAITING, Fate
+from shoal.crawl.frontier.fates import CLAIMABLE, REOPENING, WAITING, Fate, Trap, TrapState, count_traps, pattern_of
 from shoal.crawl.frontier.sql_take import KINDS, NEVER, QueuePositions, Take, depth_at
-from shoal.crawl.frontier.traps import Trap, TrapState, count_traps, pattern_of
 from shoal.crawl.frontier.values import (
     Added,
     FrontierChange,

@@ -12,8 +12,7 @@ from xxhash import xxh3_128_digest
 
 from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl
-from shoal.crawl.frontier.fates import Fate
-from shoal.crawl.frontier.traps import TrapState
+from shoal.crawl.frontier.fates import Fate, TrapState
 from shoal.hosts.throttle import HostUpdate
 from shoal.pages.page import NOT_MODIFIED, Page, count_responses
 from shoal.web.page_fetcher import RedirectChain

@@ -6,11 +6,11 @@ from shoal.base.database import Tx
 from shoal.base.errors import BackendUnavailable, FrontierLost, RedisMisconfigured, ShoalError
 from shoal.base.ids import JobId
 from shoal.base.signals import Signal, Signals
+from shoal.crawl import journal_messages as messages
 from shoal.crawl import states
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.engine.budget import BUDGETS
-from shoal.crawl.journal import messages
-from shoal.crawl.journal.journal import Journal
+from shoal.crawl.journal import Journal
 from shoal.crawl.lifecycle.crawl_status import LIVE, NO_PAGE
 from shoal.crawl.lifecycle.transitions import CrawlTransitions
 from shoal.crawl.states import CrawlMove, CrawlState

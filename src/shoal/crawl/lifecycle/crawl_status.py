@@ -12,9 +12,9 @@ from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.engine.budget import BUDGETS
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import key_of
-from shoal.crawl.journal.messages import left_in_quarantine
+from shoal.crawl.journal_messages import left_in_quarantine
 from shoal.crawl.lifecycle.failed_urls import FailedSeed, in_words
-from shoal.crawl.scope.seeds import seeds_of
+from shoal.crawl.scope import seeds_of
 from shoal.crawl.states import CrawlState
 from shoal.crawl.store import CrawlFilter, CrawlStore
 from shoal.queue.job import Job, local_lane, node_of

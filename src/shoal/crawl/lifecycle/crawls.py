@@ -21,20 +21,20 @@ from shoal.base.query_params import SESSION, TRACKING
 from shoal.base.settings import CrawlSettings
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import Url
+from shoal.crawl import journal_messages as messages
 from shoal.crawl import states
 from shoal.crawl.crawl import Crawl, CrawlConfig, FrontierDriver
 from shoal.crawl.engine.budget import BUDGETS
-from shoal.crawl.frontier.traps import Trap
+from shoal.crawl.frontier.fates import Trap
 from shoal.crawl.frontier.values import FrontierChange, NewUrl
-from shoal.crawl.journal import messages
-from shoal.crawl.journal.entry import JournalEntry
-from shoal.crawl.journal.journal import Journal
+from shoal.crawl.journal import Journal
+from shoal.crawl.journal_messages import JournalEntry
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawl_jobs import left_for_a_budget
 from shoal.crawl.lifecycle.crawl_status import LIVE, CrawlReader, CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedUrls, taken_back
 from shoal.crawl.lifecycle.transitions import CrawlTransitions
-from shoal.crawl.scope.seeds import check_addresses, check_label, check_proxy, check_walkers, first_urls, seeds_of
+from shoal.crawl.scope import check_addresses, check_label, check_proxy, check_walkers, first_urls, seeds_of
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.store import OUTSIDE, ByDriver, FrontierStore
 from shoal.egress.address import AddressRule, Proxies

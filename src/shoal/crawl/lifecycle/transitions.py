@@ -5,10 +5,10 @@ from typing import Any
 from shoal.base.database import Tx
 from shoal.base.errors import NotFound
 from shoal.base.signals import Signal, Signals
+from shoal.crawl import journal_messages as messages
 from shoal.crawl import states
 from shoal.crawl.crawl import Counts, Crawl
-from shoal.crawl.journal import messages
-from shoal.crawl.journal.journal import Journal
+from shoal.crawl.journal import Journal
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.store import CrawlStore
 from shoal.events.event import Event, append_events

@@ -14,10 +14,9 @@ from shoal.base.database import Tx
 from shoal.base.errors import BackendUnavailable
 from shoal.base.url import Url, origin
 from shoal.crawl.crawl import Crawl, FrontierDriver
-from shoal.crawl.frontier.fates import WAITING, Fate
+from shoal.crawl.frontier.fates import WAITING, Fate, Trap, count_traps, pattern_of
 from shoal.crawl.frontier.rebuild import ClaimedTarget, KnownPage
 from shoal.crawl.frontier.sql_frontier import SqlFrontier
-from shoal.crawl.frontier.traps import Trap, count_traps, pattern_of
 from shoal.crawl.frontier.values import (
     Added,
     FrontierChange,

@@ -12,9 +12,8 @@ from shoal.access.token import TokenScope
 from shoal.base.clock import Clock
 from shoal.base.text import message
 from shoal.crawl.crawl import shown_config
-from shoal.crawl.frontier.admin import FrontierAdmin
+from shoal.crawl.frontier.admin import CrawlRemovals, FrontierAdmin
 from shoal.crawl.frontier.fates import SKIPS
-from shoal.crawl.frontier.removals import CrawlRemovals
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.crawls import Crawls

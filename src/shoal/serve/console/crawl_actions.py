@@ -10,8 +10,7 @@ from starlette.responses import Response
 from shoal.access.token import TokenScope
 from shoal.base.errors import InvalidInput, ShoalError
 from shoal.base.text import message
-from shoal.crawl.frontier.admin import FrontierAdmin
-from shoal.crawl.frontier.removals import CrawlRemovals
+from shoal.crawl.frontier.admin import CrawlRemovals, FrontierAdmin
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.lifecycle.failed_urls import FailedUrls

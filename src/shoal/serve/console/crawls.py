@@ -13,7 +13,7 @@ from shoal.access.audit_log import AuditHook
 from shoal.access.token import TokenScope
 from shoal.base.errors import InvalidInput, NotFound, StateConflict
 from shoal.base.text import message
-from shoal.crawl.frontier.removals import CrawlRemovals
+from shoal.crawl.frontier.admin import CrawlRemovals
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.lifecycle.search import CrawlSearch, FoundCrawls
 from shoal.crawl.states import LABELS, PAUSABLE, STOPPABLE, TERMINAL, CrawlState

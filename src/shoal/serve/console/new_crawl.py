@@ -15,7 +15,7 @@ from shoal.base.text import message
 from shoal.crawl.crawl import CrawlConfig, Scope, shown_config
 from shoal.crawl.frontier.fates import SKIPS
 from shoal.crawl.lifecycle.crawls import Crawls
-from shoal.crawl.scope.preview import ScopePreview, ScopePreviewer
+from shoal.crawl.preview import ScopePreview, ScopePreviewer
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.forms import FORM_TYPE, ConsoleForm, read_form
 from shoal.serve.console.shell import Notice, Shell, sentence

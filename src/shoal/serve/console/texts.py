@@ -7,7 +7,7 @@ from shoal.base.text import message
 from shoal.crawl.crawl import TRAP
 from shoal.crawl.frontier.explain import UrlExplanation, UrlState
 from shoal.crawl.frontier.fates import SKIPS
-from shoal.crawl.journal.entry import JournalEntry
+from shoal.crawl.journal_messages import JournalEntry
 from shoal.crawl.states import CrawlState, reason_text
 from shoal.pages.page import Page
 from shoal.serve.console.crawl_rows import quarantine_text

@@ -6,7 +6,7 @@ from msgspec.structs import asdict
 
 from shoal.base.request_form import describe
 from shoal.crawl.frontier.explain import UrlExplanation, UrlState
-from shoal.crawl.frontier.traps import TrapState
+from shoal.crawl.frontier.fates import TrapState
 from shoal.pages import page as pages
 from shoal.serve.resources.crawl import Crawl
 from shoal.serve.resources.resource import Moment, NextLater, NextPage, Resource

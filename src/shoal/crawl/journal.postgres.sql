@@ -5,4 +5,3 @@ INSERT INTO crawl_line (crawl, number, at, level, event, message, facts)
 SELECT crawl, number, shoal_now(), level, event, message, facts
 FROM unnest(:crawl::int[], :number::bigint[], :level::text[], :event::text[], :message::text[], :facts::text[])
     AS g (crawl, number, level, event, message, facts);
-

@@ -13,9 +13,7 @@ from typing import Final
 from shoal.base.url import Canonicalizer, Url, UrlRefusal, origin
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.frontier.fates import Fate
-from shoal.crawl.scope.scope import CrawlScope
-from shoal.crawl.scope.seeds import seeds_of
-from shoal.crawl.scope.sitemap_guesses import GUESS, PAGE_DEPTH, wants_sitemaps
+from shoal.crawl.scope import GUESS, PAGE_DEPTH, CrawlScope, seeds_of, wants_sitemaps
 from shoal.egress import Egress, Failure, Request
 from shoal.hosts.robots import Rules
 from shoal.hosts.robots_cache import fetch_robots

@@ -1,20 +1,25 @@
 """Dump a crawl with its frontier and its pages as JSON lines, and load it into another store."""
 
+import gzip
+import sys
+import zlib
 from collections import Counter
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import suppress
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import nullcontext, suppress
 from functools import partial
-from typing import TypeVar
+from io import BufferedReader
+from pathlib import Path
+from typing import TypeVar, cast
 
 from shoal.base.clock import to_micros
 from shoal.base.database import Database, Tx
-from shoal.base.errors import AlreadyExists, InvalidInput, NotAllowed, ShoalError, StateConflict
+from shoal.base.errors import AlreadyExists, InvalidInput, NotAllowed, NotFound, ShoalError, StateConflict, UsageError
 from shoal.base.ids import CrawlId
 from shoal.base.url import Url, origin
+from shoal.crawl import dump_records as records
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.credentials import hidden, hides
-from shoal.crawl.dump import records
-from shoal.crawl.dump.records import FIX, End, Head, Item, Line
+from shoal.crawl.dump_records import FIX, End, Head, Item, Line
 from shoal.crawl.frontier.admin import AT_REST, FrontierAdmin
 from shoal.crawl.frontier.admin_store import (
     LOADING,
@@ -24,13 +29,13 @@ from shoal.crawl.frontier.admin_store import (
     Key,
     KnownKey,
 )
-from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.fates import Fate, Trap
 from shoal.crawl.frontier.sql_admin import SqlFrontierAdmin
-from shoal.crawl.frontier.traps import Trap
 from shoal.crawl.frontier.values import RedirectTarget, SitemapRecord, UrlKind, key_of
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.store import ByDriver
+from shoal.pages.export.part_file import PartFile, translated, unusable
 from shoal.pages.page import Page
 from shoal.pages.store import PageStore
 
@@ -273,3 +278,87 @@ def _checked(head: Head) -> Head:
             "line 1", "lacks the secrets that the crawl needs to continue", "dump it with --with-secrets"
         )
     return head
+
+
+STANDARD = "-"
+BUFFER = 1 << 18
+LONGEST_LINE = 64_000_000  # bytes; a page with its links and details is far below
+GZIP_FORMAT = 16 + zlib.MAX_WBITS
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+class DumpFile:
+    """A dump that is being written. It is called FILE.part until it is complete; without `complete` it is removed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._file = PartFile(name, private=True)  # a dump may hold credentials and private page data
+        self._gzip = zlib.compressobj(wbits=GZIP_FORMAT) if name.endswith(".gz") else None
+        if Path(name).exists() and not Path(name).is_file():
+            raise unusable(name, "it is not a regular file")
+
+    def open(self) -> None:
+        self._file.begin()
+
+    def write(self, line: bytes) -> None:
+        if self._gzip is None:
+            self._file.write((line, b"\n"))
+        else:
+            self._file.write((self._gzip.compress(line + b"\n"),))
+
+    def complete(self) -> None:
+        """Flush everything to disk, then rename the file."""
+        if self._gzip is not None:
+            self._file.write((self._gzip.flush(),))
+        self._file.complete()
+
+    def close(self) -> None:
+        """Remove the file unless it is complete."""
+        self._file.discard()
+
+
+class DumpToStdout:
+    """Standard output instead of a file."""
+
+    name = STANDARD
+
+    def open(self) -> None:
+        if sys.stdout.isatty():
+            raise UsageError("a dump is not written to a terminal", "use --output FILE, or redirect standard output")
+
+    def write(self, line: bytes) -> None:
+        try:
+            sys.stdout.buffer.write(line + b"\n")
+        except OSError as error:
+            raise translated("stdout", error) from error
+
+    def complete(self) -> None:
+        try:
+            sys.stdout.buffer.flush()
+        except OSError as error:
+            raise translated("stdout", error) from error
+
+    def close(self) -> None: ...
+
+
+def dump_lines(name: str) -> Iterator[bytes]:
+    """Yield the lines of a dump file, or of standard input for `-`. Compression is recognised by content."""
+    if name == STANDARD and sys.stdin.isatty():
+        raise UsageError("there is no dump on standard input", "pass a file, or redirect standard input")
+    try:
+        with nullcontext(sys.stdin.buffer) if name == STANDARD else Path(name).open("rb", buffering=BUFFER) as file:
+            source = cast(BufferedReader, file)
+            packed = source.peek(2)[:2] == GZIP_MAGIC
+            lines = gzip.GzipFile(fileobj=source, mode="rb") if packed else source
+            while line := lines.readline(LONGEST_LINE + 1):
+                if len(line) > LONGEST_LINE:
+                    raise InvalidInput("the dump", f"has a line longer than {LONGEST_LINE:,} bytes", FIX)
+                yield line
+    except FileNotFoundError:
+        raise NotFound("file", name, "use a file that `shoal crawls dump` wrote") from None
+    except (EOFError, zlib.error) as error:
+        raise InvalidInput("the dump", f"is cut off or damaged ({error})", FIX) from None
+    except gzip.BadGzipFile as error:
+        raise InvalidInput("the dump", f"is damaged ({error})", FIX) from None
+    except OSError as error:
+        raise UsageError(f"{name!r} cannot be read ({error.strerror})", "use a file that you can read") from None

@@ -1,0 +1,182 @@
+"""The scope of a crawl: its seeds, which URLs belong to it, and where sitemaps may be."""
+
+from collections.abc import Callable, Iterable
+
+from shoal.base.errors import InvalidInput
+from shoal.base.text import redact_url
+from shoal.base.url import Url, UrlRefusal, canonical, hostname, origin, registrable_domain
+from shoal.crawl.crawl import CrawlConfig
+from shoal.crawl.credentials import is_label
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.values import FrontierTask, NewUrl, UrlKind, key_of
+from shoal.crawl.url_patterns import UrlPatterns
+from shoal.egress.address import AddressRule, Proxies, Proxy, literal
+
+MAX_SEGMENTS = 40
+MAX_REPEATS = 3
+
+
+class CrawlScope:
+    """The scope of one crawl. Only redirects of its seeds widen it."""
+
+    def __init__(self, config: CrawlConfig, seeds: list[Url]) -> None:
+        self._kind = config.scope
+        self.change(config)
+        self._starts: tuple[str, ...] = ()
+        self._domains: set[str] = set()
+        for seed in seeds:
+            self.widen(seed)
+
+    def change(self, config: CrawlConfig) -> None:
+        """Apply a new depth and new filters; the scope itself does not change."""
+        self._depth = config.depth
+        self._include = UrlPatterns(config.include) if config.include else None
+        self._exclude = UrlPatterns(config.exclude) if config.exclude else None
+
+    def widen(self, url: Url) -> None:
+        """Widen the scope as if this URL were a seed."""
+        if self._kind == "domain":
+            self._domains.add(registrable_domain(hostname(url)))
+        else:
+            self._starts = tuple(dict.fromkeys((*self._starts, _border(url, self._kind))))
+
+    def inside(self, url: Url) -> bool:
+        """Return whether the URL is in scope, regardless of depth and filters."""
+        if self._kind == "domain":
+            return registrable_domain(hostname(url)) in self._domains
+        return url.startswith(self._starts)
+
+    def inside_flags(self, urls: Iterable[Url]) -> list[bool]:
+        """Return for each URL whether it is in scope. Batched because a page has about sixty links."""
+        if self._kind == "domain":
+            return [self.inside(url) for url in urls]
+        starts = self._starts
+        return [url.startswith(starts) for url in urls]
+
+    def deep_enough(self, depth: int) -> bool:
+        return depth <= self._depth
+
+    def judge(self, url: Url, depth: int) -> Fate:
+        """Return the fate of a URL that was just found: OPEN if it is to be fetched, else why not."""
+        return self.judge_inside(url, depth) if self.inside(url) else Fate.SKIPPED_SCOPE
+
+    def judge_inside(self, url: Url, depth: int) -> Fate:
+        """Return the fate of a URL that is known to be in scope."""
+        if not self.deep_enough(depth):
+            return Fate.SKIPPED_DEPTH
+        if self._exclude is not None and self._exclude.match(url):
+            return Fate.SKIPPED_EXCLUDED
+        if self._include is not None and not self._include.match(url):
+            return Fate.SKIPPED_NOT_INCLUDED
+        return _trap(url)
+
+
+def _border(url: Url, kind: str) -> str:
+    """Return the prefix of every URL in scope."""
+    match kind:
+        case "any":
+            return "http"
+        case "page":
+            return url
+        case "prefix":
+            return url.partition("?")[0].rpartition("/")[0] + "/"
+        case _:
+            return origin(url) + "/"
+
+
+def _trap(url: Url) -> Fate:
+    """Detect endlessly generated paths: one segment repeated too often, or too many segments."""
+    path = url.partition("?")[0]
+    if path.count("/") < MAX_REPEATS + 4:
+        return Fate.OPEN
+    segments = [segment for segment in path.split("/")[3:] if segment]
+    if len(segments) > MAX_SEGMENTS:
+        return Fate.SKIPPED_TOO_MANY_SEGMENTS
+    repeated = max(map(segments.count, set(segments)), default=0)
+    return Fate.SKIPPED_REPEATING_PATH if repeated > MAX_REPEATS else Fate.OPEN
+
+
+GUESS = "/sitemap.xml"
+FIRST_DEPTH = 1  # depth of a sitemap: after the seeds
+PAGE_DEPTH = 1  # depth of listed pages: lower than that of the sitemaps in an index
+
+
+def wants_sitemaps(config: CrawlConfig) -> bool:
+    """Return whether any URL a sitemap lists could be fetched."""
+    return config.sitemap != "off" and config.depth >= PAGE_DEPTH and config.scope != "page"
+
+
+def guesses(urls: Iterable[Url], key_seed: int) -> list[NewUrl]:
+    """Return the default sitemap URLs of the hosts of these URLs."""
+    return [
+        new_sitemap(Url(host_origin + GUESS), FIRST_DEPTH, key_seed) for host_origin in dict.fromkeys(map(origin, urls))
+    ]
+
+
+def is_first_guess(sitemap: FrontierTask | NewUrl) -> bool:
+    """Return whether this is the default sitemap of a host, even if something else names it too."""
+    return sitemap.depth == FIRST_DEPTH and sitemap.url == origin(sitemap.url) + GUESS
+
+
+def new_sitemap(url: Url, depth: int, key_seed: int, parent: int | None = None) -> NewUrl:
+    return NewUrl(*key_of(url, key_seed, UrlKind.SITEMAP), url, depth, Fate.OPEN, parent, UrlKind.SITEMAP)
+
+
+OWN_FIX = "use another site; a user on this machine can crawl it with `shoal crawl`"
+ADDRESS_FIX = "use a public one, or ask the operator to allow its network with SHOAL_ALLOW_NETWORKS"
+SEED_FIX = "write it as http://host/path or https://host/path"
+
+
+def seeds_of(config: CrawlConfig, called: Callable[[str], str] = str) -> list[Url]:
+    """Return the seeds in canonical form. Raise for the first that cannot be crawled, named as the caller calls it."""
+    found, rules = [], config.url_rules()
+    for place, seed in enumerate(config.seeds):
+        url = canonical(seed, rules)
+        if isinstance(url, UrlRefusal):
+            what = f"{redact_url(seed[:2000])[:200]!r} {url.problem}"
+            raise InvalidInput(called(f"seeds[{place}]"), what, SEED_FIX)
+        found.append(url)
+    return found
+
+
+def first_urls(seeds: list[Url], key_seed: int, config: CrawlConfig) -> list[NewUrl]:
+    """Return the first URLs of the frontier: the seeds, and the default sitemaps of their hosts."""
+    found = [NewUrl(*key_of(url, key_seed), url, 0, Fate.OPEN) for url in seeds]
+    return found + guesses(seeds, key_seed) if wants_sitemaps(config) else found
+
+
+def check_addresses(rule: AddressRule, seeds: list[Url]) -> None:
+    """Raise if a seed has a blocked address; host names are checked when they are resolved."""
+    for place, seed in enumerate(seeds):
+        refusal = rule.judge_url(seed)
+        if refusal is not None:
+            is_ours = refusal.code == "self_connection"
+            problem = (
+                "is this controller itself"
+                if is_ours
+                else "has an address or port that is not allowed (SSRF protection)"
+            )
+            raise InvalidInput(f"seeds[{place}]", problem, OWN_FIX if is_ours else ADDRESS_FIX)
+
+
+def check_label(proxies: Proxies, config: CrawlConfig) -> None:
+    if config.proxy is not None and is_label(config.proxy):
+        proxies.check(config.proxy, "proxy")
+
+
+def check_walkers(config: CrawlConfig, most: int) -> None:
+    """Raise if a crawl that renders has more walkers than pages that may be rendered at once: each renders at least
+    one."""
+    if config.render != "never" and config.workers > most:
+        problem = f"is {config.workers}, but a crawl that renders has at most MAX_CONCURRENT_CHROME ({most}) walkers"
+        raise InvalidInput("workers", problem, "use fewer walkers, or raise MAX_CONCURRENT_CHROME")
+
+
+def check_proxy(rule: AddressRule, config: CrawlConfig) -> None:
+    """Raise if the proxy has a blocked address; a proxy label was set up by the operator and is allowed."""
+    if config.proxy is None or is_label(config.proxy):
+        return
+    proxy = Proxy.parse(config.proxy, rule)
+    address = literal(proxy.host)
+    if address is not None and rule.judge(address, proxy.port, proxy.host) is not None:
+        raise InvalidInput("proxy", "has an address or port that is not allowed (SSRF protection)", ADDRESS_FIX)

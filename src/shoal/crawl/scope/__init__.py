@@ -1,1 +1,0 @@
-"""The scope of a crawl: scope rules, seeds, sitemap guesses."""
