@@ -68,6 +68,8 @@ GONE = (
     TimeoutError,
 )
 
+SILENT_PART = 0.9  # of the connect timeout: without an answer for so long, a connection counts as silent
+
 
 class AnswerWatch:
     """Ends a connection whose answer is overdue, which fails whatever waits for it. The driver's own timeouts would
@@ -391,8 +393,10 @@ class PostgresDatabase:
             try:
                 done = await work(cast(Tx, tx))
             except asyncio.CancelledError:
-                # A heartbeat has waited too long, and tries again at once: not on another silent connection.
-                await self._end_idle_connections()
+                # A heartbeat has waited too long, and tries again at once: not on another silent connection. But a
+                # database that is merely far away needs the connections that are open: to open one takes longer.
+                if tx.watch.waited_seconds >= self._timeout * SILENT_PART:
+                    await self._end_idle_connections()
                 raise
         await self._committed(tx)
         return done
