@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from shoal.base.database import Tx
 from shoal.base.errors import (
     BackendUnavailable,
     BadConfig,
@@ -288,6 +289,26 @@ async def test_a_frontier_lost_again_while_it_is_rebuilt_is_rebuilt_again(
 
 
 UNUSED = ["quarantine", "redirect_targets", "retries:1", "suspects", "url_fates"]  # by the crawl that is damaged
+
+
+async def test_a_rebuild_that_died_before_its_first_commit_is_begun_again(driver: RedisFrontierDriver) -> None:
+    """Redis then has a generation that the database never stored."""
+    bench = driver.bench
+    crawl = await bench.submit(f"{SITE}/0", depth=100)
+    walker = await bench.walker(crawl)
+    await advance(walker)
+    prefix = f"scan:{{{crawl.id}}}:"
+    await driver.call("DEL", *await driver.call("KEYS", f"{prefix}*"))
+
+    async def die(tx: Tx) -> None:
+        await bench.frontier.restart(tx, crawl.number, walker.fence, "never stored")  # type: ignore[attr-defined]
+        raise BackendUnavailable("the store", "it failed", "try again")
+
+    with pytest.raises(BackendUnavailable):
+        await bench.database.run(die)
+    await crawl_through_outages(walker)
+    assert ledger_of(bench, crawl) == []
+    assert await driver.call("TTL", f"{prefix}generation") < 0, "it lasts"
 
 
 async def test_a_frontier_with_a_key_of_a_wrong_type_is_rebuilt(driver: RedisFrontierDriver) -> None:

@@ -217,7 +217,9 @@ class RedisFrontier:
             raise BackendUnavailable("the frontier", "another walker has begun it again", "attach to it")
         await tx.execute("forget_held", crawl=crawl)  # locked before the frontier, as in a walker's commits
         await tx.execute("rebuild_frontier", crawl=crawl, generation=generation, walker=walker_name(fence))
-        await self._keys.run(await self._keys.place(tx, crawl, rebuilding=True), "begin", 0, before)
+        # It expires until the walker attaches: if this is not committed, the next rebuild may replace it (0042).
+        place = await self._keys.place(tx, crawl, rebuilding=True)
+        await self._keys.run(place, "begin", UNATTACHED_SECONDS, before)
 
     async def keep_known(self, tx: Tx, crawl: int, fate: Fate, pages: list[KnownPage]) -> None:
         """Record pages that were settled before the frontier was lost, and count them for their hosts."""
