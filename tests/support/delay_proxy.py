@@ -76,17 +76,18 @@ class DelayProxy:
 
     async def close(self) -> None:
         self._server.close()
-        self._cut()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._cut()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connected += 1
         number = self.connected
+        self._writers.append(writer)
         self._end_with_proxy(asyncio.current_task())
         there, back = await asyncio.open_connection(self._target.hostname, self._target.port)
-        self._writers += [writer, back]
+        self._writers.append(back)
         for source, sink, delayed in ((reader, back, True), (there, writer, False)):
             self._end_with_proxy(asyncio.create_task(self._pass_on(number, source, sink, delayed)))
 

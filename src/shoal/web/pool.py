@@ -246,11 +246,13 @@ class BrowserPool:
             idle = 0 if self.active or self.waiting else idle + 1
             used = await asyncio.to_thread(memory_of, [pooled.browser.pid for pooled in self._browsers])
             for pooled in list(self._browsers):
-                processes = used.get(pooled.browser.pid, {})
-                for pid, size in processes.items():
+                kept = 0  # what is left once the pages that use too much are killed: they do not end the browser
+                for pid, size in used.get(pooled.browser.pid, {}).items():
                     if pid != pooled.browser.pid and size > self._settings.page_memory:
                         kill_process(pid)
-                if sum(processes.values()) > self._settings.browser_memory:
+                    else:
+                        kept += size
+                if kept > self._settings.browser_memory:
                     self._retire(pooled, "recycled")
                 elif idle >= MOST_IDLE_LOOKS:
                     self._retire(pooled, "idle")

@@ -68,7 +68,7 @@ GONE = (
     TimeoutError,
 )
 
-SILENT_PART = 0.9  # of the connect timeout: without an answer for so long, a connection counts as silent
+SILENT_SECONDS = 2.0  # without an answer for so long, a connection counts as silent; to open one takes less
 
 
 class AnswerWatch:
@@ -395,7 +395,7 @@ class PostgresDatabase:
             except asyncio.CancelledError:
                 # A heartbeat has waited too long, and tries again at once: not on another silent connection. But a
                 # database that is merely far away needs the connections that are open: to open one takes longer.
-                if tx.watch.waited_seconds >= self._timeout * SILENT_PART:
+                if tx.watch.waited_seconds >= min(self._timeout * 0.9, SILENT_SECONDS):
                     await self._end_idle_connections()
                 raise
         await self._committed(tx)
