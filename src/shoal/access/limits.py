@@ -1,4 +1,4 @@
-"""What protects the ports: limits of connections, and a throttle for failed authentication."""
+"""Protection of the ports: limits of connections, and a throttle for failed authentication."""
 
 from collections import OrderedDict
 from collections.abc import Iterable

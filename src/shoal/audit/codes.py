@@ -1,4 +1,4 @@
-"""What a report can say: the codes of findings, the metrics of a crawl, and what no analyzer checks."""
+"""The vocabulary of reports: codes of findings, metrics of a crawl, and what no analyzer checks."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final

@@ -1,4 +1,4 @@
-"""What the operating system tells and does: processes, memory, disk space, private files."""
+"""Facts and services of the operating system: processes, memory, disk space, private files."""
 
 import asyncio
 import errno

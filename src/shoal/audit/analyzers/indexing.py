@@ -1,4 +1,4 @@
-"""What search engines and other machines read: canonical URLs, hreflang, indexing rules, structured data, llms.txt."""
+"""Analyzers of what machines read: canonical URLs, hreflang, indexing rules, structured data, llms.txt."""
 
 import re
 from collections.abc import Iterator

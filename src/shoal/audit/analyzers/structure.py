@@ -1,4 +1,4 @@
-"""Where pages are: clicks from the seeds, orphans, the form of URLs."""
+"""Analyzers of the structure of a site: clicks from the seeds, orphans, the form of URLs."""
 
 import re
 from collections.abc import Iterator

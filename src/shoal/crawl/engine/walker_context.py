@@ -1,4 +1,4 @@
-"""What a walker is given: stores, requests and callbacks, and the signals that it emits."""
+"""The context of a walker: its stores, requests and callbacks, and the signals that it emits."""
 
 import asyncio
 from collections import Counter

@@ -112,7 +112,7 @@ class CrawlHost:
 
 
 class FrontierAdminStore(Protocol):
-    """What differs by the driver of a frontier. Dumps are loaded into SQL (`SqlFrontierAdmin`)."""
+    """The administration that differs by the driver of a frontier. Dumps are loaded into SQL (`SqlFrontierAdmin`)."""
 
     async def hosts(self, tx: Tx, crawl: int, limit: int) -> list[CrawlHost]:
         """Return the hosts of a crawl, those with most pages first. Reads every host of the crawl."""

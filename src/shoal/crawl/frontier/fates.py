@@ -1,4 +1,4 @@
-"""What became of a URL, and traps: patterns whose pages keep repeating the same content.
+"""Fates of URLs, and traps: patterns whose pages keep repeating the same content.
 
 A pattern is a URL with its digits and the values of its query replaced. Once a hundred pages of a pattern have repeated
 a text that the pattern already had, it is quarantined: its URLs wait until a user looks at the pattern and releases it.
