@@ -4,11 +4,12 @@ each branch is taken, also in French and by somebody who may only read."""
 import asyncio
 import json
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from jinja2 import Environment, FileSystemLoader
 
 from shoal.audit.analyses import KIND as ANALYSIS
@@ -30,7 +31,7 @@ from shoal.queue.job_admin_store import JobFilter
 from shoal.serve.console.shell import TEMPLATES
 from tests.packages.conftest import ScriptedSite, serving
 from tests.support.audit_site import planted_site
-from tests.support.controller import ServedController
+from tests.support.controller import ServedController, served_controller
 from tests.support.fleet import clean_environment
 from tests.support.nodes import register
 from tests.support.plain_browser import PlainBrowser
@@ -294,6 +295,12 @@ async def walk(visitor: PlainBrowser, *first: str, most: int) -> None:
             kinds[kind] = kinds.get(kind, 0) + 1
             if kinds[kind] <= most and not re.match(r"/(static|api)|.*(/body|/export|jsonl)", link):
                 wanted.append(link)
+
+
+@pytest.fixture
+async def shop(sqlite_url: str) -> AsyncIterator[ServedController]:
+    async with served_controller(sqlite_url, SHOAL_LEASE="300s") as shop:  # however long it takes to see every page
+        yield shop
 
 
 async def test_every_list_and_branch_of_every_page_is_shown(

@@ -82,12 +82,13 @@ async def test_headers_of_megabytes_are_refused(sqlite_url: str) -> None:
 
 
 async def test_a_long_poll_outlives_the_deadlines_and_keeps_its_connection(sqlite_url: str) -> None:
-    async with served_controller(sqlite_url, **QUICK) as shop, connected(shop) as peer:
+    async with served_controller(sqlite_url, **QUICK) as shop:
         token = (await shop.token("bot")).encode()
         body = b'{"bot_id": "a", "wait_seconds": 0.5}'
         request = b"POST /bot/v1/jobs/pull HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n" % token
-        peer.send(request + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        head = await peer.head()
+        async with connected(shop) as peer:
+            peer.send(request + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            head = await peer.head()
         assert head.startswith(b"HTTP/1.1 200")
         assert b"connection: close" not in head
 

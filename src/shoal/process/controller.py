@@ -63,6 +63,7 @@ async def serve(flags: Mapping[str, str | None], workers: int, first_token_file:
             await stack.enter_async_context(listening_for_nodes(app))
         team = await stack.enter_async_context(workers_of(app, loaded, flags, workers))
         controller = Controller(app, metrics, listener, team)
+        listener.listen()
         note(f"Shoal is listening on {controller.address}")
         for warning in (app.database.warning, file_permission_warning(app)):
             if warning:

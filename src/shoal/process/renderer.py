@@ -50,6 +50,7 @@ async def serve(settings: Settings) -> None:
         server.should_exit = True
 
     on_stop(stop)
+    listener.listen()
     note(f"The renderer is listening on http://{address_of(listener)}")
     try:
         await server.serve(sockets=[listener])
