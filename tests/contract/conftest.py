@@ -110,7 +110,7 @@ class Bench:
         if self.lanes_url:
             settings = replace(settings, redis=RedisSettings(url=self.lanes_url, lanes="redis"))
         stores = self.open_stores(settings)
-        self.app = App(settings, self.clock, self.signals, cast(Any, self.database), stores=stores)
+        self.app = App(stores, cast(Any, self.database))
         self.queue, self.crawls, self.journal = self.app.queue, self.app.crawls, self.app.crawls.journal
         self.job_admin, self.analyses = self.app.job_admin, self.app.audit.analyses
         self.groups, self.ingest = self.app.page_jobs.groups, self.app.page_jobs.ingest
