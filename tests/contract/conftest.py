@@ -26,6 +26,7 @@ from shoal.base.signals import Signal, Signals
 from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.engine.walker_commits import TurnRequest, WalkerCommits
+from shoal.crawl.engine.walker_context import WalkerStores
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import (
     FrontierTask,
@@ -110,7 +111,7 @@ class Bench:
         if self.lanes_url:
             settings = replace(settings, redis=RedisSettings(url=self.lanes_url, lanes="redis"))
         stores = self.open_stores(settings)
-        self.app = App(settings, self.clock, self.signals, cast(Any, self.database), stores=stores)
+        self.app = App(stores, cast(Any, self.database))
         self.queue, self.crawls, self.journal = self.app.queue, self.app.crawls, self.app.crawls.journal
         self.job_admin, self.analyses = self.app.job_admin, self.app.audit.analyses
         self.groups, self.ingest = self.app.page_jobs.groups, self.app.page_jobs.ingest
@@ -281,15 +282,14 @@ class Walker:
         self.fence = lease.fence
         self.held: list[FrontierTask] = []
         self.attached = False
-        self.commits = WalkerCommits(
-            bench.database,
-            bench.crawls,
-            bench.app.stores.frontiers.of(crawl),
-            bench.queue,
-            crawl,
-            lease.fence,
-            pace,
+        stores = WalkerStores(
+            database=bench.database,
+            crawls=bench.crawls,
+            frontiers=bench.app.stores.frontiers,
+            queue=bench.queue,
+            bodies=bench.app.bodies,
         )
+        self.commits = WalkerCommits(stores, crawl, lease.fence, rate=pace)
 
     async def attach(self) -> None:
         await self.commits.attach()

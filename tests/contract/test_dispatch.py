@@ -32,9 +32,7 @@ class Controller:
     def __init__(self, bench: Bench, **fleet: Any) -> None:
         settings = replace(bench.app.settings, grpc=GrpcSettings(enabled=True), fleet=FleetSettings(**fleet))
         database: Any = bench.database
-        self.app = App(
-            settings, bench.clock, bench.signals, database, stores=bench.open_stores(settings), controls=True
-        )
+        self.app = App(bench.open_stores(settings), database, controls=True)
         self.chores = {chore.name: chore for chore in self.app.fleet.start()}
 
     async def register(self, node_id: NodeId = A, **status: Any) -> None:

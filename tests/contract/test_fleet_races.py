@@ -23,7 +23,7 @@ def controller(bench: Bench, name: str) -> App:
     """Return another controller on the store of a bench."""
     settings = replace(bench.app.settings, grpc=GrpcSettings(enabled=True), fleet=FleetSettings())
     database: Any = bench.database
-    app = App(settings, bench.clock, bench.signals, database, stores=bench.open_stores(settings), controls=True)
+    app = App(bench.open_stores(settings), database, controls=True)
     app.process_name = name
     app.fleet.start()
     return app

@@ -44,7 +44,7 @@ class PlanBench:
         jobs = JobAdmin(bench.database, bench.queue, bench.job_admin_store)
         self.policies = Policies(bench.database, bench.queue, bench.crawls, LOOPBACK)
         self.site_scheduler = SiteScheduler(bench.database, bench.crawls, bench.signals)
-        self.scheduler = Scheduler(bench.database, bench.queue, jobs, bench.signals, backlog)
+        self.scheduler = Scheduler(bench.queue, jobs, backlog)
 
     async def make(self, **values: Any) -> Policy:
         if "cron" not in values:

@@ -535,7 +535,7 @@ async def ask_hosts(bench: Bench, crawl: Crawl) -> None:
 
 async def schedule(bench: Bench) -> None:
     """Run the scheduler over many policies of which few are due, beside a full queue; then these have missed a run."""
-    scheduler = Scheduler(bench.database, bench.queue, bench.job_admin, bench.signals, LINKS)
+    scheduler = Scheduler(bench.queue, bench.job_admin, LINKS)
     await scheduler.run_once()
     assert await bench.number("SELECT count(*) FROM policy WHERE runs = 1") == SIZE // 500
     await bench.sql("UPDATE policy SET queued = 1 WHERE runs = 1")

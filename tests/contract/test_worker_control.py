@@ -290,7 +290,11 @@ async def test_a_node_renders_if_it_can_and_restarts_only_browsers_of_its_own(
     app, idle = worker
     rendering = rendering_of(load({**env, "MAX_CONCURRENT_CHROME": "3"}).settings)
     agent = NodeAgent(
-        lambda: idle, lambda: app.queue.depth_up_to("shared", 1), app.settings.work, app.clock, rendering=rendering
+        lambda: idle,
+        lambda: app.queue.depth_up_to("shared", 1),
+        app.settings.work,
+        clock=app.clock,
+        rendering=rendering,
     )
     status = await agent.measure()
     assert (status.capabilities, status.browsers, status.browser_pages) == (capabilities, 0, 0)

@@ -3,23 +3,25 @@
 import pytest
 
 from shoal.base.clock import SystemClock
+from shoal.base.ids import CrawlId
 from shoal.base.url import Canonicalizer, Url, UrlRules
-from shoal.crawl.crawl import CrawlConfig
+from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.engine.page_reader import PageReader
 from shoal.crawl.engine.retries import Retries
 from shoal.crawl.engine.robots_check import RobotsUnavailable
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, WalkerBatch
-from shoal.crawl.scope import CrawlScope
+from shoal.crawl.states import CrawlState
 from shoal.web.page_fetcher import RedirectChain, RedirectStep
 
 HERE, THERE = Url("http://here.example/a"), Url("http://there.example/b")
+CONFIG = CrawlConfig(seeds=[HERE])
+CRAWL = Crawl(1, 1, CrawlId("crl_1"), CrawlState.RUNNING, None, "default", CONFIG, frozenset(), 50, 0, None, None)
 
 
 @pytest.fixture
 def reader() -> PageReader:
-    scope = CrawlScope(CrawlConfig(seeds=[HERE]), [HERE])
-    return PageReader(1, scope, Canonicalizer(UrlRules()), SystemClock(), retries=Retries(1))
+    return PageReader(CRAWL, Canonicalizer(UrlRules()), SystemClock(), retries=Retries(1))
 
 
 def test_a_page_without_a_reachable_robots_txt_has_its_own_url_as_final_url(reader: PageReader) -> None:
@@ -44,8 +46,7 @@ def test_a_link_that_robots_txt_forbids_is_stored_only_if_links_are_not_checked(
     checks_links: bool, found: list[Url], skipped: list[Fate]
 ) -> None:
     reader = PageReader(
-        1,
-        CrawlScope(CrawlConfig(seeds=[HERE]), [HERE]),
+        CRAWL,
         Canonicalizer(UrlRules()),
         SystemClock(),
         retries=Retries(1),

@@ -8,10 +8,7 @@ from shoal.app.address_rule import address_rule_of
 from shoal.app.drivers import bodies_of
 from shoal.app.stores import Stores
 from shoal.audit.job_listener import AnalysisListener
-from shoal.base.clock import Clock
 from shoal.base.database import Tx
-from shoal.base.settings import Settings
-from shoal.base.signals import Signals
 from shoal.crawl.journal import Journal
 from shoal.crawl.lifecycle.crawl_jobs import CrawlJobs
 from shoal.crawl.lifecycle.crawls import KIND, Crawls
@@ -56,26 +53,18 @@ class App:
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        clock: Clock,
-        signals: Signals,
-        database: "SqlDatabase",
-        wake: Wake | None = None,
-        stores: Stores | None = None,
-        *,
-        controls: bool = False,
+        self, stores: Stores, database: "SqlDatabase", wake: Wake | None = None, *, controls: bool = False
     ) -> None:
-        """`database` is open, and the caller closes it. Without `wake`, wake-up hints stay in this process. `stores`
-        are by default those that the settings choose. `controls`: this process runs the control plane, so it dispatches
-        jobs to nodes and holds them back while nobody has room for them."""
-        self.settings = settings
-        self.clock = clock
-        self.signals = signals
+        """`database` is open, and the caller closes it. Without `wake`, wake-up hints stay in this process. `controls`:
+        this process runs the control plane, so it dispatches jobs to nodes and holds them back while nobody has room
+        for them."""
+        self.stores = stores
+        settings = self.settings = stores.settings
+        clock = self.clock = stores.clock
+        signals = self.signals = stores.signals
         self.database = database
         self.wake = wake or InProcessWake(signals)
         signals.subscribe(announcing(self.wake))
-        stores = self.stores = stores or Stores(database.dialect, settings, clock, signals)
         self.bodies = bodies_of(settings, clock, signals)
         self.address_rule = address_rule_of(settings)
         self.proxies = Proxies(settings.egress.proxies)
@@ -113,15 +102,12 @@ class App:
             },
         )
         self.crawls = Crawls(
-            database,
-            stores.frontiers,
             self.queue,
-            journal,
+            stores.frontiers,
             transitions,
-            self.address_rule,
-            signals,
-            settings.crawl,
-            self.proxies,
+            rule=self.address_rule,
+            proxies=self.proxies,
+            settings=settings.crawl,
         )
 
     @cached_property

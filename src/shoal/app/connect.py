@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from shoal.app.app import App
 from shoal.app.drivers import database_of, single_connection_of, wake_of
+from shoal.app.stores import Stores
 from shoal.base.clock import SystemClock
 from shoal.base.database.sqlite import SqliteDatabase
 from shoal.base.errors import BadConfig, NotFound
@@ -41,7 +42,7 @@ async def opened(
     await database.open(upgrade=upgrade or isinstance(database, SqliteDatabase))
     try:
         wake = wake_of(database, settings.redis, clock, signals)
-        app = App(settings, clock, signals, database, wake, controls=controls)
+        app = App(Stores(database.dialect, settings, clock, signals), database, wake, controls=controls)
         try:
             await app.stores.check_redis()
             yield app
@@ -65,10 +66,10 @@ async def attach(settings: Settings, store: "asyncpg.Pool | SqlDatabase") -> App
     from shoal.base.database.postgres import BorrowedPoolPostgres, PostgresDatabase
 
     if isinstance(store, SqliteDatabase | PostgresDatabase):
-        return App(settings, SystemClock(), Signals(), store)
+        return App(Stores(store.dialect, settings, SystemClock(), Signals()), store)
     database = BorrowedPoolPostgres(settings.database, store)
     await database.open()
-    return App(settings, SystemClock(), Signals(), database)
+    return App(Stores(database.dialect, settings, SystemClock(), Signals()), database)
 
 
 @asynccontextmanager

@@ -62,9 +62,7 @@ class Fleet:
         app, serve = self._app, self._app.settings.serve
         authenticator = NodeAuthenticator(app.access.tokens, AuthThrottle(app.clock))
         port = ControlPort(ConnectionLimits(serve, app.clock, app.signals, UNPROVEN_NODES), app.signals)
-        service = ControlService(
-            self.nodes, self.sessions, authenticator, app.settings.grpc, app.clock, app.signals, port
-        )
+        service = ControlService(self.nodes, self.sessions, authenticator, port=port, settings=app.settings.grpc)
         certificate = None if serve.tls_cert is None or serve.tls_key is None else (serve.tls_cert, serve.tls_key)
         return ControlServer(service, port, app.settings.grpc, certificate, keepalive)
 

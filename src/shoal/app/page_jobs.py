@@ -53,15 +53,12 @@ class PageJobs:
         app, settings = self._app, self._app.settings
         rate_limiter = RateLimiter(HostDelay.outside_crawls(settings), at_once=True)
         return Bots(
-            app.database,
             app.queue,
             self.ingest,
             PageLeases(app.queue, rate_limiter),
-            self.long_poll,
-            app.access.tokens,
-            settings.bots,
-            app.clock,
-            app.signals,
+            long_poll=self.long_poll,
+            tokens=app.access.tokens,
+            settings=settings.bots,
         )
 
     @cached_property

@@ -39,7 +39,7 @@ class Plan:
 
         app, rules = self._app, self.priority_rules
         backlog = app.settings.plan.backlog
-        return Scheduler(app.database, app.queue, app.job_admin, app.signals, backlog, rules, app.back_pressure)
+        return Scheduler(app.queue, app.job_admin, backlog, rules=rules, back_pressure=app.back_pressure)
 
     @cached_property
     def site_scheduler(self) -> "SiteScheduler":

@@ -32,25 +32,25 @@ class Stores:
 
     def __init__(self, dialect: str, settings: Settings, clock: Clock, signals: Signals) -> None:
         self._dialect = dialect
-        self._settings = settings
-        self._clock = clock
-        self._signals = signals
+        self.settings = settings
+        self.clock = clock
+        self.signals = signals
 
     @cached_property
     def jobs(self) -> JobStore:
-        return JobStore(self._dialect, self._settings.queue.ageing, self._available)
+        return JobStore(self._dialect, self.settings.queue.ageing, self._available)
 
     @cached_property
     def lanes(self) -> Lanes:
-        if self._settings.redis.lanes == "sql":
+        if self.settings.redis.lanes == "sql":
             return self.jobs.lanes
         from shoal.drivers.redis.lanes import RedisLanes
 
-        return RedisLanes(self.jobs.lanes, self._lane_server, self._clock, self._settings.queue.poll_every)
+        return RedisLanes(self.jobs.lanes, self._lane_server, self.clock, self.settings.queue.poll_every)
 
     @cached_property
     def _available(self) -> Availability:
-        if self._settings.redis.lanes == "sql":
+        if self.settings.redis.lanes == "sql":
             return Availability()
         from shoal.drivers.redis.lanes import LaneChanges
 
@@ -67,10 +67,10 @@ class Stores:
     def _lane_server(self) -> "LaneServer":
         from shoal.drivers.redis.lane_server import TIMEOUT, LaneServer
 
-        settings = self._settings.redis
+        settings = self.settings.redis
         # Jobs can be leased without Redis, so nobody waits long for it.
         client = self._redis_client(settings.but(timeout=min(settings.timeout, TIMEOUT)))
-        return LaneServer(client, self._clock, self._signals)
+        return LaneServer(client, self.clock, self.signals)
 
     @cached_property
     def frontiers(self) -> ByDriver[FrontierStore]:
@@ -90,11 +90,11 @@ class Stores:
     @cached_property
     def redis(self) -> "WatchedRedis | None":
         """The Redis server, if the settings name one. Units of work on SQLite run on a thread without an event loop."""
-        if not self._settings.redis.url:
+        if not self.settings.redis.url:
             return None
         from shoal.drivers.redis.server_check import WatchedRedis
 
-        return WatchedRedis(self._redis_client(self._settings.redis), SystemClock(), self._signals)
+        return WatchedRedis(self._redis_client(self.settings.redis), SystemClock(), self.signals)
 
     def single_calls(self) -> "SingleCalls | None":
         """Return what calls the frontier of one crawl from any thread, if there is a Redis server."""
@@ -104,7 +104,7 @@ class Stores:
         from shoal.drivers.redis.single_calls import SingleCalls
 
         turns = self._redis_frontier.turns
-        return SingleCalls(self._thread_redis, CrawlKeys(self.redis), turns, self._clock)
+        return SingleCalls(self._thread_redis, CrawlKeys(self.redis), turns, self.clock)
 
     @cached_property
     def _thread_redis(self) -> "WatchedRedis":
@@ -113,7 +113,7 @@ class Stores:
 
         if self._dialect == "sqlite" and self.redis is not None:
             return self.redis
-        return WatchedRedis(ThreadRedis(self._settings.redis), SystemClock(), self._signals)
+        return WatchedRedis(ThreadRedis(self.settings.redis), SystemClock(), self.signals)
 
     def _redis_client(self, settings: RedisSettings) -> "RedisClient":
         from shoal.drivers.redis.connection import LoopRedis, ThreadRedis
@@ -133,7 +133,7 @@ class Stores:
         except BackendUnavailable as error:
             warning = error.message
         if warning is not None:
-            self._signals.emit(RedisWarned(server=self.redis.name, warning=warning))
+            self.signals.emit(RedisWarned(server=self.redis.name, warning=warning))
 
     async def close(self) -> None:
         """Close connections to Redis, if there are any."""
@@ -148,7 +148,7 @@ class Stores:
     def job_admin(self) -> "JobAdminStore":
         from shoal.queue.job_admin_store import JobAdminStore
 
-        return JobAdminStore(self._settings.queue.ageing, self._available)
+        return JobAdminStore(self.settings.queue.ageing, self._available)
 
     @cached_property
     def sql_frontier_admin(self) -> "SqlFrontierAdmin":

@@ -293,7 +293,9 @@ async def _audit(
             await app.audit.analyses.check_baseline(baseline, called="--baseline")
         crawl = await request.find(app)
         how_to_go_on = shlex.join(["shoal", "audit", "--resume", crawl.id, *output.again])
-        command = CrawlCommand(app, crawl, Outputs(()), how_to_go_on, output.store, as_json=False, to_stdout=False)
+        command = CrawlCommand(
+            app, crawl, Outputs(()), how_to_go_on=how_to_go_on, store=output.store, summary_form="aside"
+        )
         code = await command.run()
         options = AnalysisOptions(gate, commit=None if commit is None else commit.commit)
         async with _publishing(app):

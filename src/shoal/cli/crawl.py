@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 import uvloop
@@ -38,6 +38,8 @@ from shoal.pages.export.output import Outputs
 from shoal.process.crawl_request import CrawlRequest, read_config, read_id
 from shoal.process.lifetime import StallWatch, quiet, reduce_collections
 from shoal.process.local_crawl import LocalCrawl
+
+SummaryForm = Literal["rows", "json", "aside"]  # aside: rows on stderr, because stdout gets another result
 
 AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C
 
@@ -105,8 +107,16 @@ async def _crawl(
     async with opened(settings, quiet(settings)) as app:
         crawl = await request.find(app)
         outputs.check_bodies(crawl.id, crawl.config.keep_bodies)
-        how = _how_to_go_on(crawl.id, flags["DATABASE_URL"], names)
-        return await CrawlCommand(app, crawl, outputs, how, flags["DATABASE_URL"], as_json=as_json).run()
+        store = flags["DATABASE_URL"]
+        command = CrawlCommand(
+            app,
+            crawl,
+            outputs,
+            how_to_go_on=_how_to_go_on(crawl.id, store, names),
+            store=store,
+            summary_form="json" if as_json else "rows",
+        )
+        return await command.run()
 
 
 def _how_to_go_on(crawl_id: str, store: str | None, outputs: Sequence[str]) -> str:
@@ -122,19 +132,18 @@ class CrawlCommand:
         app: App,
         crawl: Crawl,
         outputs: Outputs,
+        *,
         how_to_go_on: str,
         store: str | None,
-        *,
-        as_json: bool,
-        to_stdout: bool = True,
+        summary_form: SummaryForm = "rows",
     ) -> None:
         self._app = app
         self._crawl = crawl
         self._outputs = outputs
         self._how_to_go_on = how_to_go_on
         self._target = ApiTarget(store)
-        self._as_json = as_json
-        self._to_stdout = to_stdout and not outputs.to_stdout  # where the summary goes
+        self._as_json = summary_form == "json"
+        self._to_stdout = summary_form != "aside" and not outputs.to_stdout  # where the summary goes
         self._screen: Screen | None = None
         self._local_crawl: LocalCrawl | None = None
         self._main = asyncio.current_task()

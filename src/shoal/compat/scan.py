@@ -18,6 +18,7 @@ from shoal.base.ids import JobId, new_id
 from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl, FrontierDriver
 from shoal.crawl.engine.walker_commits import WalkerCommits
+from shoal.crawl.engine.walker_context import WalkerStores
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, NewUrl, Settled, WalkerBatch, key_of
 from shoal.crawl.lifecycle.crawls import KIND
@@ -349,15 +350,14 @@ class Scan:
             await self._app.crawls.resume(self.id, local=True)
         lease = await self._lease(crawl)
         app = self._app
-        commits = WalkerCommits(
-            app.database,
-            app.crawls,
-            app.stores.frontiers.of(crawl),
-            app.queue,
-            crawl,
-            lease.fence,
-            AT_ONCE,
+        stores = WalkerStores(
+            database=app.database,
+            crawls=app.crawls,
+            frontiers=app.stores.frontiers,
+            queue=app.queue,
+            bodies=app.bodies,
         )
+        commits = WalkerCommits(stores, crawl, lease.fence, rate=AT_ONCE)
         renewer = LeaseRenewer(app.queue, lease, app.clock)
         return ScanLease(crawl, lease, commits, renewer, asyncio.create_task(self._keep_alive(renewer)))
 

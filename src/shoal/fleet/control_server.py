@@ -16,12 +16,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServicer_to_server
 
-from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable, InvalidInput, RateLimited, ShoalError, WaitTimedOut
 from shoal.base.ids import NodeId, TokenId
 from shoal.base.parsing import Address
 from shoal.base.settings import GrpcSettings
-from shoal.base.signals import Signal, Signals
+from shoal.base.signals import Signal
 from shoal.fleet.channel import DISPLACED, LARGEST_MESSAGE, KeepAlive, NodeAuthenticator
 from shoal.fleet.control_port import ControlPort
 from shoal.fleet.messages import StatusUpdate, command_message, read_status_update
@@ -117,18 +116,17 @@ class ControlService(CrawlerControlServicer):
         nodes: Nodes,
         sessions: Sessions,
         authenticator: NodeAuthenticator,
-        settings: GrpcSettings,
-        clock: Clock,
-        signals: Signals,
+        *,
         port: ControlPort,
+        settings: GrpcSettings,
     ) -> None:
         self._nodes = nodes
         self._sessions = sessions
-        self._port = port
         self._authenticator = authenticator
+        self._port = port
         self._settings = settings
-        self._clock = clock
-        self._signals = signals
+        self._clock = sessions.clock
+        self._signals = sessions.signals
         self._streams: dict[str, int] = {}  # per address
         self._logged_at: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._storing: set[asyncio.Task[None]] = set()  # ends of sessions

@@ -89,8 +89,8 @@ class Sessions:
     """The sessions of this process by node id; the newest of a node wins."""
 
     def __init__(self, clock: Clock, signals: Signals) -> None:
-        self._clock = clock
-        self._signals = signals
+        self.clock = clock
+        self.signals = signals
         self._sessions: dict[NodeId, Session] = {}
         self._unsaved: dict[NodeId, Session] = {}
         self._spread = timedelta(0)  # when nodes were last asked to report at another interval
@@ -129,7 +129,7 @@ class Sessions:
 
     def received(self, session: Session, status: NodeStatus, acks: Sequence[CommandAck] = ()) -> None:
         """Process a status message of a session."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         repeated = now - session.logged_at < LOG_EVERY
         if not repeated:
             session.logged_at = now
@@ -140,7 +140,7 @@ class Sessions:
         session.status = status
         self._unsaved[session.node_id] = session
         score = status.health(status.queue_depth).value
-        self._signals.emit(HeartbeatReceived(node_id=session.node_id, score=score, repeated=repeated))
+        self.signals.emit(HeartbeatReceived(node_id=session.node_id, score=score, repeated=repeated))
         session.acks += acks
 
     def end(self, session: Session) -> bool:
@@ -182,7 +182,7 @@ class Sessions:
     def refuse(self, session: Session, error: Exception) -> None:
         """End a session whose data the store refuses."""
         session.acks.clear()
-        self._signals.emit(SessionRefused(node_id=session.node_id, error=repr(error)))
+        self.signals.emit(SessionRefused(node_id=session.node_id, error=repr(error)))
         session.stream.end(InvalidInput("the status", "cannot be stored", "register again with valid values"))
 
     def end_all(self, error: ShoalError) -> None:
@@ -190,10 +190,10 @@ class Sessions:
             session.stream.end(error)
 
     def _check_clock(self, session: Session, status: NodeStatus) -> None:
-        ahead = status.sent_at - int(self._clock.now().timestamp())
+        ahead = status.sent_at - int(self.clock.now().timestamp())
         if ahead > CLOCK_TOLERANCE:
             session.clock_checked = True
-            self._signals.emit(NodeClockOff(node_id=session.node_id, ahead_seconds=ahead))
+            self.signals.emit(NodeClockOff(node_id=session.node_id, ahead_seconds=ahead))
 
 
 def displacement(session: Session, instance: str) -> ShoalError | None:

@@ -8,11 +8,11 @@ from typing import Final, Generic, TypeVar
 
 from shoal.access.tokens import Tokens
 from shoal.base.clock import Clock
-from shoal.base.database import Database, Tx
+from shoal.base.database import Tx
 from shoal.base.errors import LeaseLost, RateLimited, Unauthenticated
 from shoal.base.ids import TokenId
 from shoal.base.settings import BotSettings
-from shoal.base.signals import Signal, Signals
+from shoal.base.signals import Signal
 from shoal.page_jobs.ingest import Ingest, IngestResult
 from shoal.page_jobs.leasing import PageLeases, PageTask, PutOff
 from shoal.page_jobs.result import INVALID_DATA, Receipt, ResultDelivery, Status
@@ -53,7 +53,7 @@ class LongPoll(Generic[T]):
 
     def __init__(self, wake: Wake, clock: Clock, poll_seconds: float) -> None:
         self._wake = wake
-        self._clock = clock
+        self.clock = clock
         self._poll_seconds = poll_seconds
         self._queues: dict[Hashable, _Queue[T]] = {}
         self._empty_at: dict[Hashable, float] = {}  # when a query last found nothing, if no hint came since
@@ -67,12 +67,12 @@ class LongPoll(Generic[T]):
 
     async def look(self, what: Hashable, query: Query[T]) -> list[T]:
         """Return what is available now, without waiting; nothing while other clients already wait for the same key."""
-        if what in self._queues or self._clock.monotonic() - self._empty_at.get(what, -1.0) < SHORTEST_LOOK_SECONDS:
+        if what in self._queues or self.clock.monotonic() - self._empty_at.get(what, -1.0) < SHORTEST_LOOK_SECONDS:
             return []
         self._listen()
         found = await query()
         if not found:
-            self._empty_at[what] = self._clock.monotonic()
+            self._empty_at[what] = self.clock.monotonic()
         return found
 
     async def wait(self, what: Hashable, query: Query[T], give_back: GiveBack[T], longest_seconds: float) -> list[T]:
@@ -216,25 +216,23 @@ class Bots:
 
     def __init__(
         self,
-        database: Database,
         queue: Queue,
         ingest: Ingest,
         leases: PageLeases,
+        *,
         long_poll: LongPoll[PageTask],
         tokens: Tokens,
         settings: BotSettings,
-        clock: Clock,
-        signals: Signals,
     ) -> None:
-        self._database = database
+        self._database = queue.database
         self._queue = queue
         self._ingest = ingest
         self._leases = leases
         self._long_poll = long_poll
         self._tokens = tokens
         self._settings = settings
-        self._clock = clock
-        self._signals = signals
+        self._clock = long_poll.clock
+        self._signals = queue.signals
         self._meters: dict[str, _Meter] = {}
 
     async def look(self, pull: Pull) -> list[PageTask]:

@@ -62,19 +62,18 @@ class Scheduler:
 
     def __init__(
         self,
-        database: Database,
         queue: Queue,
         jobs: JobAdmin,
-        signals: Signals,
         backlog: int,
+        *,
         rules: tuple[PriorityRule, ...] = RULES,
         back_pressure: BackPressure = no_back_pressure,
     ) -> None:
-        self._database = database
+        self._database = queue.database
         self._store = PolicyStore()
         self._queue = queue
         self._jobs = jobs
-        self._signals = signals
+        self._signals = queue.signals
         self._backlog = backlog
         self._rules = rules
         self._back_pressure = back_pressure

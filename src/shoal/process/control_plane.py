@@ -66,7 +66,7 @@ class WorkerControl:
             worker,
             lambda: app.queue.depth_up_to(node_lane(node_id), DEPTH_COUNTED),
             settings.work,
-            app.clock,
+            clock=app.clock,
             is_proxy_mode=bool(settings.egress.proxies),
             rendering=rendering_of(settings),
         )

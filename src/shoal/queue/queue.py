@@ -72,14 +72,14 @@ class Queue:
         *,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        self._database = database
+        self.database = database
         self.enqueuer = enqueuer
         self.jobs = enqueuer.jobs
         self.lanes = enqueuer.lanes
         self.moves = JobMoves(self.jobs, enqueuer.signals, listeners or {})
         self.recovery = Recovery(database, self.moves, self.lanes, settings, jitter)
         self.settings = settings
-        self._signals = enqueuer.signals
+        self.signals = enqueuer.signals
         self._apart = 0
 
     def on(self, database: Database) -> "Queue":
@@ -89,8 +89,8 @@ class Queue:
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Store jobs, all or none; returns the outcome of each, in their order."""
         if not self.lanes.takes_one_statement(jobs):
-            return await self._database.run(lambda tx: self.enqueue_in(tx, jobs))
-        return await self._database.once(lambda tx: self.enqueue_in(tx, jobs), within=self.answer_within)
+            return await self.database.run(lambda tx: self.enqueue_in(tx, jobs))
+        return await self.database.once(lambda tx: self.enqueue_in(tx, jobs), within=self.answer_within)
 
     async def enqueue_in(self, tx: Tx, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Store jobs in an open transaction."""
@@ -148,7 +148,7 @@ class Queue:
             return [one for one in differing if await self.jobs.set_attempts(tx, one[0].fence, one[1])]
 
         try:
-            changed = await self._database.run(commit, within=self.answer_within)
+            changed = await self.database.run(commit, within=self.answer_within)
         except ShoalError:
             return  # the leases are granted whatever happens here; the stored numbers hold for this attempt
         for lease, most in changed:
@@ -188,11 +188,11 @@ class Queue:
 
         small, self._apart = len(moves) + limit <= SMALL and not self._apart, max(0, self._apart - 1)
         if small:
-            result = await self._database.once(once, within=self.answer_within)
+            result = await self.database.once(once, within=self.answer_within)
             if result is not None:
                 return result
             self._apart = APART
-        return await self._database.run(commit, within=self.answer_within)
+        return await self.database.run(commit, within=self.answer_within)
 
     def emit_turn(self, request: LeaseRequest, moves: Sequence[Move], result: TurnResult) -> None:
         """Signal what a committed turn did, in few signals whatever the size of the batch."""
@@ -201,18 +201,18 @@ class Queue:
         for move in made:
             ends[move.grant_end] = ends.get(move.grant_end, 0) + 1
         for how, count in ends.items():
-            self._signals.emit(JobsMoved(kind=request.kinds[0], how=how, count=count))
+            self.signals.emit(JobsMoved(kind=request.kinds[0], how=how, count=count))
         waits: dict[str, list[float]] = {}
         for lease in result.leases:
             waits.setdefault(lease.kind, []).append(lease.waited_seconds)
         for kind, waited in waits.items():
-            self._signals.emit(
+            self.signals.emit(
                 JobsLeased(kind=kind, holder=request.holder, count=len(waited), waited_seconds=max(waited))
             )
 
     async def lease_one(self, job_id: JobId, holder: str) -> Lease | None:
         """Grant this job if it is pending."""
-        return await self._database.run(lambda tx: self.lease_one_in(tx, job_id, holder), within=self.answer_within)
+        return await self.database.run(lambda tx: self.lease_one_in(tx, job_id, holder), within=self.answer_within)
 
     async def lease_one_in(self, tx: Tx, job_id: JobId, holder: str) -> Lease | None:
         """Grant this job if it is pending, in an open transaction."""
@@ -223,14 +223,14 @@ class Queue:
 
     async def extend(self, fences: Sequence[Fence]) -> Extended:
         """Renew leases for one more term; returns those that are still held, and which of their jobs to kill."""
-        return await self._database.run(
+        return await self.database.run(
             lambda tx: self.jobs.extend(tx, fences, self.settings.lease), within=self.answer_within
         )
 
     async def beat(self, owner: str, fence: Fence, ttl: timedelta, longest: timedelta) -> HeartbeatAnswer:
         """Renew a bot's lease by the job's own term, or `ttl`, up to `longest` after it was granted; raises `LeaseLost`
         if that time is over, or the lease does not belong to that owner."""
-        beat = await self._database.run(
+        beat = await self.database.run(
             lambda tx: self.jobs.beat(tx, owner, fence, ttl, longest), within=self.answer_within
         )
         if beat is None:
@@ -239,17 +239,17 @@ class Queue:
 
     async def began(self, fence: Fence, node: str, pid: int, config: str | None = None) -> bool:
         """Record the node, process and configuration that work on a grant; False if the job moved on."""
-        return await self._database.run(
+        return await self.database.run(
             lambda tx: self.jobs.note(tx, fence, node, pid, config), within=self.answer_within
         )
 
     async def waits(self, kind: str, lanes: Sequence[str]) -> bool:
         """Return whether a job of that kind waits in one of these lanes; another process may lease it first."""
-        return await self._database.read(lambda tx: self.lanes.waits(tx, kind, lanes), within=self.answer_within)
+        return await self.database.read(lambda tx: self.lanes.waits(tx, kind, lanes), within=self.answer_within)
 
     async def held_by(self, holder: str) -> list[Lease]:
         """Return the leases of that holder."""
-        return await self._database.read(lambda tx: self.jobs.held_by(tx, holder), within=self.answer_within)
+        return await self.database.read(lambda tx: self.jobs.held_by(tx, holder), within=self.answer_within)
 
     async def fail(self, lease: Lease, error: str) -> JobState:
         """Count a failed attempt: retry after a back-off, or fail for good after the last attempt."""
@@ -278,7 +278,7 @@ class Queue:
 
     async def depth_up_to(self, lane: str, most: int) -> int:
         """Return how many due jobs wait in a lane, up to `most`."""
-        return await self._database.read(lambda tx: self.lanes.depth(tx, lane, most))
+        return await self.database.read(lambda tx: self.lanes.depth(tx, lane, most))
 
     async def fence(self, tx: Tx, fence: Fence) -> None:
         """Raise `LeaseLost` unless the job is still locked with that epoch; it stays so until the transaction ends."""
@@ -295,7 +295,7 @@ class Queue:
         return await self.jobs.kill_run(tx, run_id, self.settings.force_grace)
 
     def _emit_leased(self, lease: Lease, holder: str) -> None:
-        self._signals.emit(
+        self.signals.emit(
             JobLeased(
                 job_id=lease.fence.job_id,
                 kind=lease.kind,
@@ -309,7 +309,7 @@ class Queue:
         )
 
     async def _move(self, move: Move, lease: Lease) -> JobState:
-        await self._database.run(
+        await self.database.run(
             lambda tx: self.moves.move_in(tx, move, lease.kind, lease.run_id, lease), within=self.answer_within
         )
         return move.to

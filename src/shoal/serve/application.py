@@ -70,7 +70,8 @@ def application(
         },
     )
     app.state.audit_log = audit_log
-    return Gateway(app, Finder(routes), authenticator or LoopbackAuthenticator(), open_probes, clock, signals, errors)
+    admits = authenticator or LoopbackAuthenticator()
+    return Gateway(app, errors, admits, open_probes=open_probes, clock=clock, signals=signals)
 
 
 class Errors:
@@ -146,16 +147,16 @@ class Gateway:
     def __init__(
         self,
         app: Starlette,
-        finder: Finder,
+        errors: Errors,
         authenticator: Authenticator,
+        *,
         open_probes: bool,
         clock: Clock,
         signals: Signals,
-        errors: Errors,
     ) -> None:
         self._app = app
+        self._finder = Finder(app.routes)
         self._errors = errors
-        self._finder = finder
         self._authenticator = authenticator
         self._open_probes = open_probes
         self._clock = clock

@@ -130,7 +130,7 @@ class PageFetcher:
     ) -> None:
         self._egress = egress
         self._blocked = blocked  # called for blocked requests and protocol errors, with details for operators
-        self._headers = headers
+        self.headers = headers
         self.limits = limits
         self._options = options
         self._further = further
@@ -150,8 +150,8 @@ class PageFetcher:
         Last-Modified, at least one of them set, for a conditional request. `chain`: the redirects that led here."""
         if chain is not None and chain.fetcher_id != self._id:
             for place, field in chain.cookies:
-                self._headers.learn_again(place, field)
-        request = Request(url, headers=self._headers.to(url), limits=self.limits)
+                self.headers.learn_again(place, field)
+        request = Request(url, headers=self.headers.to(url), limits=self.limits)
         if condition is not None:
             request = request._replace(headers=request.headers + _conditions(*condition))
         return self._egress.submit(request, lambda outcome: done(self._fetched(request, outcome, chain)))
@@ -177,7 +177,7 @@ class PageFetcher:
         target = leads_to(response, self._urls)
         if target is None:
             return None
-        self._headers.learn(response)
+        self.headers.learn(response)
         before = () if chain is None else chain.steps
         steps = (*before, RedirectStep(response.url, response.status, headers_hash(request.headers)))
         content_type = response.headers.get("content-type")
@@ -191,7 +191,7 @@ class PageFetcher:
         )
         if len(before) >= self.limits.max_redirects:
             target = endless(response)
-        elif not isinstance(target, Failure) and onward.has_asked(target, self._headers.to(target)):
+        elif not isinstance(target, Failure) and onward.has_asked(target, self.headers.to(target)):
             target = circular(response)
         if isinstance(target, Failure):
             failed = self._read(response.url, target)
@@ -212,7 +212,7 @@ class PageFetcher:
             if outcome.is_blocked or outcome.code == "protocol_error":
                 self._blocked(outcome)
             return Fetched(outcome.url or url, 0.0, redirects=outcome.redirects, failure=outcome)
-        self._headers.learn(outcome)
+        self.headers.learn(outcome)
         content_type = outcome.headers.get("content-type")
         fetched = Fetched(
             final_url=outcome.url,

@@ -4,6 +4,7 @@ and links are read from the result. The browser gets the document that was fetch
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -60,16 +61,14 @@ class RenderStage:
         self,
         renderer: Renderer,
         fetcher: PageFetcher,
-        headers: CrawlHeaders,
         options: RenderOptions,
+        *,
         callbacks: RenderCallbacks,
         clock: Clock,
-        *,
         keeps_bodies: bool,
     ) -> None:
         self._renderer = renderer
         self._fetcher = fetcher
-        self._headers = headers
         self._options = options
         self._callbacks = callbacks
         self._clock = clock
@@ -111,7 +110,9 @@ class RenderStage:
         if self._is_missing:
             facts.flags |= PageFlag.NOT_RENDERED
             return None
-        rendering = Rendering(self, url, fetched, done, response, body, kind, choice)
+        rendering = Rendering(
+            stage=self, url=url, fetched=fetched, done=done, response=response, body=body, kind=kind, choice=choice
+        )
         if choice is Choice.WAIT:
             self._undecided.setdefault(kind, []).append(rendering)
         else:
@@ -147,7 +148,7 @@ class RenderStage:
             self._callbacks.failed(failure)
 
     async def _run(self, rendering: "Rendering") -> None:
-        request = request_of(rendering.url, rendering.response, rendering.body, self._headers, self._options)
+        request = request_of(rendering.url, rendering.response, rendering.body, self._fetcher.headers, self._options)
         try:
             outcome = await self._patiently(request)
         except BadConfig as error:
@@ -217,32 +218,22 @@ class RenderStage:
         self._fill()
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Rendering:
     """A page that is rendered, or waits for it."""
 
-    def __init__(
-        self,
-        stage: RenderStage,
-        url: Url,
-        fetched: Fetched,
-        done: Done,
-        response: Response,
-        body: bytes,
-        kind: str,
-        choice: Choice,
-    ) -> None:
-        self._stage = stage
-        self.url = url
-        self.fetched = fetched
-        self.done = done
-        self.response = response
-        self.body = body
-        self.kind = kind
-        self.choice = choice
-        self.is_cancelled = False
+    stage: RenderStage
+    url: Url
+    fetched: Fetched
+    done: Done
+    response: Response
+    body: bytes
+    kind: str
+    choice: Choice
+    is_cancelled: bool = False
 
     def cancel(self) -> None:
-        self._stage.cancel(self)
+        self.stage.cancel(self)
 
 
 def request_of(

@@ -51,18 +51,17 @@ NO_RENDERING = NodeRendering()
 
 class NodeAgent:
     """The node of one worker. `worker` returns the current one, since a worker that failed is replaced; `lane_depth`
-    asks the store for the jobs in its private lane; `on_change` is called when its state has changed by itself."""
+    asks the store for the jobs in its private lane."""
 
     def __init__(
         self,
         worker: Callable[[], Worker],
         lane_depth: Callable[[], Awaitable[int]],
         settings: WorkSettings,
-        clock: Clock,
         *,
+        clock: Clock,
         is_proxy_mode: bool = False,
         rendering: NodeRendering = NO_RENDERING,
-        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._worker = worker
         self._lane_depth = lane_depth
@@ -70,7 +69,7 @@ class NodeAgent:
         self._clock = clock
         self._is_proxy_mode = is_proxy_mode
         self._rendering = rendering
-        self.on_change = on_change
+        self.on_change: Callable[[], None] = lambda: None  # called when the state of the worker has changed by itself
         self._instance = f"{os.getpid()}-{secrets.token_hex(8)}"
         self._started_at = clock.monotonic()
         self._used: tuple[float, ProcessUsage] = (self._started_at, usage())

@@ -27,7 +27,7 @@ from shoal.crawl.engine.walker_context import (
     WalkerStores,
 )
 from shoal.crawl.frontier.values import Settled
-from shoal.crawl.scope import CrawlScope, seeds_of, wants_sitemaps
+from shoal.crawl.scope import CrawlScope, seeds_of
 from shoal.crawl.store import HostRate
 from shoal.egress import Limits
 from shoal.egress.exchange import parse_retry_after
@@ -69,8 +69,6 @@ def build_engine(
     )
     robots = _robots(stores, runtime, config, agent, control, signals)
 
-    seeds = list(dict.fromkeys(seeds_of(config)))
-    scope = CrawlScope(config, seeds_of(config))
     urls = Canonicalizer(config.url_rules(settings.crawl.max_url_length))
 
     def asked_seconds(header: str) -> float | None:
@@ -83,30 +81,22 @@ def build_engine(
         asked_seconds=asked_seconds,
     )
     pages = PageReader(
-        crawl.key_seed,
-        scope,
+        crawl,
         urls,
         clock,
         retries=retries,
-        lone_seed=seeds[0] if len(seeds) == 1 else None,
-        respect_robots=config.robots == "obey",
-        follow=config.sitemap != "only",
-        guess_sitemaps=wants_sitemaps(config),
         denies=robots.denies,
         # Without a delay no slot can be lost to a forbidden URL, and checking each link twice takes time.
         checks_links=rate.delay_seconds > 0,
     )
-    sitemaps = SitemapReader(crawl.key_seed, scope, urls, clock, pages, retries, keeps_entries=config.analyze)
+    sitemaps = SitemapReader(pages, keeps_entries=config.analyze)
 
     admission = Admission(robots, pages, sitemaps, throttle, rejudges=crawl.changed_at > 0)
     commits = WalkerCommits(
-        stores.database,
-        stores.crawls,
-        stores.frontiers.of(crawl),
-        stores.queue,
+        stores,
         crawl,
         fence,
-        rate,
+        rate=rate,
         previous_crawl=previous,
         admission=admission,
     )
@@ -132,7 +122,7 @@ def build_engine(
         from shoal.crawl.engine.render_stage_factory import build_render_stage  # few crawls render
 
         rendering = build_render_stage(
-            runtime.renderer, fetcher, headers, runtime, crawl, control, signals, connections=size.per_host
+            runtime.renderer, fetcher, runtime, crawl, control, signals, connections=size.per_host
         )
     window = FetchWindow(size, fetchers, admission, throttle, responses, batch, control, rendering)
 
@@ -155,7 +145,7 @@ def build_engine(
             settled=settled,
             hosts_held=signals.hosts_held,
             interrupted=signals.interrupted,
-            options_changed=LiveOptions(settings, commits, scope, budget, throttle).apply,
+            options_changed=LiveOptions(settings, commits, pages.scope, budget, throttle).apply,
         ),
         slice_seconds=settings.crawl.slice.total_seconds(),
         clock=clock,

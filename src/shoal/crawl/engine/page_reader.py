@@ -8,12 +8,13 @@ from msgspec.structs import replace
 
 from shoal.base.clock import Clock
 from shoal.base.url import Canonicalizer, Url, UrlRefusal
+from shoal.crawl.crawl import Crawl
 from shoal.crawl.engine.known_urls import MOST_EACH, RecalledPage, SeenCache
 from shoal.crawl.engine.retries import Retries
 from shoal.crawl.engine.robots_check import FAILURES_OF_THE_HOST, RobotsUnavailable
 from shoal.crawl.frontier.fates import REOPENING, Fate, TrapWatch
 from shoal.crawl.frontier.values import FrontierTask, NewUrl, PendingRedirect, Settled, WalkerBatch, key_of
-from shoal.crawl.scope import CrawlScope, guesses
+from shoal.crawl.scope import CrawlScope, guesses, seeds_of, wants_sitemaps
 from shoal.egress import Hop
 from shoal.extract.encoding import with_encoded_queries
 from shoal.extract.page import PageFacts, combined, forbids_following
@@ -51,33 +52,29 @@ class PageReader:
 
     def __init__(
         self,
-        key_seed: int,
-        scope: CrawlScope,
+        crawl: Crawl,
         urls: Canonicalizer,
         clock: Clock,
         *,
         retries: Retries,
-        lone_seed: Url | None = None,
-        respect_robots: bool = True,
-        follow: bool = True,
-        guess_sitemaps: bool = False,
         denies: Callable[[Url], bool] = lambda url: False,
         checks_links: bool = True,
     ) -> None:
-        self._key_seed = key_seed
-        self._scope = scope
-        self._urls = urls
-        self._clock = clock
-        self._retries = retries
-        self._lone_seed = lone_seed  # if the crawl has only one
+        config, seeds = crawl.config, seeds_of(crawl.config)
+        self.key_seed = crawl.key_seed
+        self.scope = CrawlScope(config, seeds)
+        self.urls = urls
+        self.clock = clock
+        self.retries = retries
+        self._lone_seed = seeds[0] if len(set(seeds)) == 1 else None  # if the crawl has only one
         self.is_out_of_reach = False  # the host of the lone seed: the crawl has no other URL, so nothing is retried
-        self._known = SeenCache(key_seed)
+        self._known = SeenCache(crawl.key_seed)
         self._refused: set[str] = set()  # invalid links that were reported, as written
         self._again: set[Url] = set()  # skipped, but to be judged again when found on another path
         self._again_length = 0  # in characters
-        self._respect_robots = respect_robots  # robots meta tags, X-Robots-Tag and rel=nofollow
-        self._follow = follow  # links of pages; sitemaps are followed in any case
-        self._guess_sitemaps = guess_sitemaps  # at hosts that seeds redirect to
+        self._respect_robots = config.robots == "obey"  # robots meta tags, X-Robots-Tag and rel=nofollow
+        self._follow = config.sitemap != "only"  # links of pages; sitemaps are followed in any case
+        self._guess_sitemaps = wants_sitemaps(config)  # at hosts that seeds redirect to
         self._denies = denies  # whether the robots.txt of the URL's host is known and forbids it
         self._checks_links = checks_links  # against robots.txt, before they are stored
         self.traps = TrapWatch()
@@ -85,7 +82,7 @@ class PageReader:
     def read(self, task: FrontierTask, fetched: Fetched, batch: WalkerBatch) -> Settled:
         """Settle a fetched page, and add what it links to to the batch."""
         code = "" if fetched.failure is None else fetched.failure.code
-        wait = None if self._has_no_way_in(task, code) else self._retries.retry_in_seconds(task.attempts, fetched)
+        wait = None if self._has_no_way_in(task, code) else self.retries.retry_in_seconds(task.attempts, fetched)
         if wait is not None:
             return Settled(task, Fate.OPEN, retry_in_seconds=wait)
         page = self._page(task, fetched)
@@ -111,14 +108,14 @@ class PageReader:
         Otherwise the task ends here, and the target gets a fate of its own. Targets of seeds are always in scope.
         """
         page = self._page(task, fetched)
-        url, target = Url(fetched.final_url), self._urls.canonical(fetched.final_url)
+        url, target = Url(fetched.final_url), self.urls.canonical(fetched.final_url)
         if isinstance(target, UrlRefusal):
             page.error_code, page.error_message = (
                 target.code,
                 f"The redirect leads to an address that {target.problem}.",
             )
             return Settled(task, Fate.FAILED, page)
-        key, chk = key_of(target, self._key_seed)
+        key, chk = key_of(target, self.key_seed)
         fate = self._judge_target(task, target)
         if fate is Fate.OPEN and self.traps.holds(target):
             batch.found.append(NewUrl(key, chk, target, task.depth, Fate.QUARANTINED, task.key))
@@ -131,12 +128,12 @@ class PageReader:
             return Settled(task, Fate.FETCHED, page)
         assert fetched.chain is not None
         chain = replace(fetched.chain, key=key, chk=chk, members=self._members(fetched, page))
-        own = {task.url, *(self._urls.canonical(step.url) for step in chain.steps)}
+        own = {task.url, *(self.urls.canonical(step.url) for step in chain.steps)}
         return Settled(task, Fate.OPEN, onward=PendingRedirect(url, target, chain, page, is_new=target not in own))
 
     def judge_target_again(self, task: FrontierTask) -> Fate:
         """Return the fate of a redirected task after the options of the crawl were changed."""
-        target = self._urls.canonical(task.at)
+        target = self.urls.canonical(task.at)
         if isinstance(target, UrlRefusal):
             return REFUSED[target]
         judged = self.judge_again(task)
@@ -153,7 +150,7 @@ class PageReader:
         return Settled(task, Fate.FETCHED, page, target_fate=fate)
 
     def _judge_target(self, task: FrontierTask, target: Url) -> Fate:
-        return Fate.OPEN if task.depth == 0 else self._scope.judge(target, task.depth)
+        return Fate.OPEN if task.depth == 0 else self.scope.judge(target, task.depth)
 
     @staticmethod
     def _members(fetched: Fetched, page: Page) -> bytes:
@@ -186,19 +183,19 @@ class PageReader:
     def widen(self, landed: Iterable[Url]) -> None:
         """Add the hosts that seeds redirected to to the scope."""
         for url in landed:
-            self._scope.widen(url)
+            self.scope.widen(url)
 
     def judge_again(self, task: FrontierTask) -> Fate:
         """Return the fate of a waiting URL after the options of the crawl were changed. Seeds are always in scope."""
-        return Fate.OPEN if task.depth == 0 else self._scope.judge_inside(task.url, task.depth)
+        return Fate.OPEN if task.depth == 0 else self.scope.judge_inside(task.url, task.depth)
 
     def has_out_of_scope(self, tasks: Iterable[FrontierTask]) -> bool:
         """Return whether tasks are out of the scope known here: another walker's seed redirected to a new host."""
-        return not all(self._scope.inside_flags(task.url for task in tasks))
+        return not all(self.scope.inside_flags(task.url for task in tasks))
 
     def forget(self) -> None:
         """Empty the caches: what they hold may not have reached the store."""
-        self._known = SeenCache(self._key_seed)
+        self._known = SeenCache(self.key_seed)
         self._again.clear()
         self._again_length = 0
         self._refused.clear()
@@ -219,7 +216,7 @@ class PageReader:
 
     def without_robots(self, task: FrontierTask, why: RobotsUnavailable) -> Settled:
         """Retry a page whose host has no reachable robots.txt later, or fail it after the last attempt."""
-        if not self._has_no_way_in(task, why.code) and task.attempts + 1 < self._retries.attempts:
+        if not self._has_no_way_in(task, why.code) and task.attempts + 1 < self.retries.attempts:
             return Settled(task, Fate.OPEN, retry_in_seconds=ROBOTS_RETRY_SECONDS)
         page = self._bare(task)
         page.error_code = why.code
@@ -243,7 +240,7 @@ class PageReader:
             redirects=[] if task.chain is None else _hops(task.chain.hops),
             depth=task.depth,
             parent=task.parent,
-            fetched_at=self._clock.micros(),
+            fetched_at=self.clock.micros(),
             attempt=task.attempts + 1,
         )
 
@@ -266,27 +263,27 @@ class PageReader:
         return page
 
     def _links(self, task: FrontierTask, fetched: Fetched, facts: PageFacts, page: Page, batch: WalkerBatch) -> None:
-        final = task.url if fetched.final_url == task.url else self._urls.canonical(fetched.final_url)
+        final = task.url if fetched.final_url == task.url else self.urls.canonical(fetched.final_url)
         if isinstance(final, UrlRefusal):
             return
         if task.depth == 0 and fetched.redirects:
-            self._scope.widen(final)
+            self.scope.widen(final)
             if self._guess_sitemaps:
-                batch.found += guesses([final], self._key_seed)
+                batch.found += guesses([final], self.key_seed)
         facts_to_page(facts, page)
         if fetched.robots:
             page.robots = combined(facts.robots, fetched.robots)
-        base = self._urls.base(final, facts.base)
-        known = batch if self._scope.inside(final) else None  # links of pages out of scope are not stored
+        base = self.urls.base(final, facts.base)
+        known = batch if self.scope.inside(final) else None  # links of pages out of scope are not stored
         written = facts.links + facts.nofollow
         if facts.encoding != "utf-8":
             written = with_encoded_queries(written, facts.encoding)
-        resolved = self._urls.resolve(base, written, self._known.texts)
+        resolved = self.urls.resolve(base, written, self._known.texts)
         if known is not None:
             self._refuse(written, resolved, known)
         marked_from = len(facts.links) if self._respect_robots else len(written)
         followed = dict.fromkeys([url for url in resolved[:marked_from] if isinstance(url, str)])
-        in_scope = self._scope.inside_flags(followed)
+        in_scope = self.scope.inside_flags(followed)
         page.links_internal = sum(in_scope)
         page.links_external = len(followed) - page.links_internal
         why_not = self._why_not(page)
@@ -306,7 +303,7 @@ class PageReader:
             self._refused.clear()
         for written, why in zip(links, resolved, strict=True):
             if isinstance(why, UrlRefusal) and written not in self._refused:
-                batch.skipped.append((*key_of(Url(written), self._key_seed), REFUSED[why]))
+                batch.skipped.append((*key_of(Url(written), self.key_seed), REFUSED[why]))
                 if len(written) <= LONGEST_REFUSED:  # a link may hold a whole image; reporting it again is harmless
                     self._refused.add(written)
 
@@ -324,13 +321,13 @@ class PageReader:
         Links in scope may still be found on another path.
         """
         mark = LinkFlag.NOFOLLOW.value if why_not is Fate.SKIPPED_NOFOLLOW else 0
-        in_scope = self._scope.inside_flags(urls)
+        in_scope = self.scope.inside_flags(urls)
         flags = bytes([mark | inside for inside in in_scope])
         if batch is None:
             return pack(map(self._known.packed, urls), flags)
         keys, unknown = self._known.add(urls, in_scope)
         for url, known_by in unknown.items():
-            judged = self._scope.judge(url, 0)
+            judged = self.scope.judge(url, 0)
             fate = why_not if judged is Fate.OPEN else judged
             self._remember(url, fate)
             batch.skipped.append((*known_by, fate))
@@ -338,7 +335,7 @@ class PageReader:
 
     def find(self, urls: dict[Url, None], depth: int, parent: int, batch: WalkerBatch) -> None:
         """Add URLs that a sitemap lists, or that an unchanged page links to."""
-        self._find(urls, self._scope.inside_flags(urls), depth, parent, batch)
+        self._find(urls, self.scope.inside_flags(urls), depth, parent, batch)
 
     def _remember(self, url: Url, fate: Fate) -> None:
         if fate in REOPENING:
@@ -358,10 +355,10 @@ class PageReader:
     ) -> list[bytes]:
         """Add new URLs to the batch; return the packed keys of all."""
         keys, unknown = self._known.add(urls, in_scope)
-        if self._again and self._scope.deep_enough(
+        if self._again and self.scope.deep_enough(
             depth
         ):  # found again, at a smaller depth or by a link that may be followed
-            unknown |= {url: key_of(url, self._key_seed) for url in urls.keys() & self._again}
+            unknown |= {url: key_of(url, self.key_seed) for url in urls.keys() & self._again}
         if unknown:
             for url in compress(urls, in_scope):  # in the page's order
                 if url in unknown:
@@ -370,7 +367,7 @@ class PageReader:
         return keys
 
     def _find_inside(self, url: Url, known_by: tuple[int, int], depth: int, parent: int, batch: WalkerBatch) -> None:
-        fate = self._scope.judge_inside(url, depth)
+        fate = self.scope.judge_inside(url, depth)
         key, chk = known_by
         if fate is not Fate.OPEN:
             self._remember(url, fate)

@@ -6,7 +6,6 @@ from shoal.base.settings import CrawlSettings
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.credentials import is_label
 from shoal.crawl.engine.walker_context import WalkerRequests, WalkerRuntime, WalkerSignals
-from shoal.web.crawl_headers import CrawlHeaders
 from shoal.web.page_fetcher import PageFetcher
 from shoal.web.renderer import Renderer, save_screenshot
 from shoal.web.rendering import RenderCallbacks, RenderOptions, RenderStage
@@ -15,7 +14,6 @@ from shoal.web.rendering import RenderCallbacks, RenderOptions, RenderStage
 def build_render_stage(
     renderer: Renderer,
     fetcher: PageFetcher,
-    headers: CrawlHeaders,
     runtime: WalkerRuntime,
     crawl: Crawl,
     control: WalkerRequests,
@@ -41,7 +39,9 @@ def build_render_stage(
     callbacks = RenderCallbacks(
         unavailable=signals.renderer_refused, missing=signals.rendering_impossible, failed=control.fail
     )
-    return RenderStage(renderer, fetcher, headers, options, callbacks, runtime.clock, keeps_bodies=config.keep_bodies)
+    return RenderStage(
+        renderer, fetcher, options, callbacks=callbacks, clock=runtime.clock, keeps_bodies=config.keep_bodies
+    )
 
 
 def pages_at_once(settings: CrawlSettings, walkers: int) -> int:

@@ -2,14 +2,12 @@
 
 from collections.abc import Iterable
 
-from shoal.base.clock import Clock
-from shoal.base.url import Canonicalizer, Url, UrlRefusal, origin
+from shoal.base.url import Url, UrlRefusal, origin
 from shoal.crawl.engine.page_reader import ROBOTS_RETRY_SECONDS, PageReader
-from shoal.crawl.engine.retries import Retries
 from shoal.crawl.engine.robots_check import RobotsUnavailable
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, Settled, SitemapRecord, WalkerBatch, key_of
-from shoal.crawl.scope import FIRST_DEPTH, PAGE_DEPTH, CrawlScope, is_first_guess, new_sitemap
+from shoal.crawl.scope import FIRST_DEPTH, PAGE_DEPTH, is_first_guess, new_sitemap
 from shoal.pages.links import pack_key
 from shoal.web.sitemap_fetcher import FetchedSitemap
 
@@ -20,23 +18,13 @@ MOST_AT_ONCE = 5_000  # entries: the URLs of a large sitemap go into several com
 class SitemapReader:
     """Reads the sitemaps of one walker."""
 
-    def __init__(
-        self,
-        key_seed: int,
-        scope: CrawlScope,
-        urls: Canonicalizer,
-        clock: Clock,
-        pages: PageReader,
-        retries: Retries,
-        *,
-        keeps_entries: bool = False,
-    ) -> None:
-        self._key_seed = key_seed
-        self._scope = scope
-        self._urls = urls
-        self._clock = clock
+    def __init__(self, pages: PageReader, *, keeps_entries: bool = False) -> None:
         self._pages = pages
-        self._retries = retries
+        self._key_seed = pages.key_seed
+        self._scope = pages.scope
+        self._urls = pages.urls
+        self._clock = pages.clock
+        self._retries = pages.retries
         self._entries: dict[int, bytearray] | None = {} if keeps_entries else None  # only while a sitemap is being read
         self._named: set[Url] = set()  # guessed addresses that a robots.txt names, too
 

@@ -7,13 +7,14 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from shoal.base.database import Conflict, Database, Tx
+from shoal.base.database import Conflict, Tx
 from shoal.base.errors import BadConfig, FrontierLost
 from shoal.base.url import Url, UrlRefusal, canonical
 from shoal.crawl import journal_messages as messages
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.engine.budget import BUDGETS, urls_left
 from shoal.crawl.engine.known_urls import PreviousCrawl
+from shoal.crawl.engine.walker_context import WalkerStores
 from shoal.crawl.frontier.fates import Fate, pattern_of
 from shoal.crawl.frontier.rebuild import FrontierRebuild, lost_is_an_outage
 from shoal.crawl.frontier.values import (
@@ -27,15 +28,14 @@ from shoal.crawl.frontier.values import (
     key_of,
 )
 from shoal.crawl.journal_messages import JournalEntry, JournalUpdate
-from shoal.crawl.lifecycle.crawls import KIND, Crawls
+from shoal.crawl.lifecycle.crawls import KIND
 from shoal.crawl.scope import seeds_of
 from shoal.crawl.states import TERMINAL, CrawlState
-from shoal.crawl.store import AdmissionChecks, FrontierStore, HostRate
+from shoal.crawl.store import AdmissionChecks, HostRate
 from shoal.hosts.store import HostStore
 from shoal.pages.store import PageStore
 from shoal.queue import states as job_states
 from shoal.queue.job import Fence
-from shoal.queue.queue import Queue
 from shoal.queue.states import Move
 
 T = TypeVar("T")
@@ -60,23 +60,20 @@ class WalkerCommits:
 
     def __init__(
         self,
-        database: Database,
-        crawls: Crawls,
-        frontier: FrontierStore,
-        queue: Queue,
+        stores: WalkerStores,
         crawl: Crawl,
         fence: Fence,
-        rate: HostRate,
         *,
+        rate: HostRate,
         previous_crawl: PreviousCrawl | None = None,
         admission: AdmissionChecks | None = None,
     ) -> None:
-        self._database = database
-        self._crawls = crawls
-        self._frontier = frontier
+        self._database = stores.database
+        self._crawls = stores.crawls
+        self._frontier = stores.frontiers.of(crawl)
         self._hosts = HostStore()
-        self._queue = queue
-        self._journal = crawls.journal
+        self._queue = stores.queue
+        self._journal = stores.crawls.journal
         self._crawl = crawl
         self.fence = fence
         self._rate = rate

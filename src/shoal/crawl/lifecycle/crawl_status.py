@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from shoal.base.database import Database, Tx
+from shoal.base.database import Tx
 from shoal.base.errors import NotFound
 from shoal.base.text import plural
 from shoal.crawl import states
@@ -78,8 +78,8 @@ def _verb(count: int) -> str:
 class CrawlReader:
     """Reads crawls with their status. Changes nothing."""
 
-    def __init__(self, database: Database, queue: Queue) -> None:
-        self._database = database
+    def __init__(self, queue: Queue) -> None:
+        self._database = queue.database
         self._queue = queue
         self.store = CrawlStore()
 

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from shoal.access.audit_log import AuditHook, no_audit
-from shoal.base.database import Database, Tx
+from shoal.base.database import Tx
 from shoal.base.errors import (
     AlreadyExists,
     FrontierLost,
@@ -19,7 +19,7 @@ from shoal.base.errors import (
 from shoal.base.ids import CrawlId, JobId, new_id
 from shoal.base.query_params import SESSION, TRACKING
 from shoal.base.settings import CrawlSettings
-from shoal.base.signals import Signal, Signals
+from shoal.base.signals import Signal
 from shoal.base.url import Url
 from shoal.crawl import journal_messages as messages
 from shoal.crawl import states
@@ -27,7 +27,6 @@ from shoal.crawl.crawl import Crawl, CrawlConfig, FrontierDriver
 from shoal.crawl.engine.budget import BUDGETS
 from shoal.crawl.frontier.fates import Trap
 from shoal.crawl.frontier.values import FrontierChange, NewUrl
-from shoal.crawl.journal import Journal
 from shoal.crawl.journal_messages import JournalEntry
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawl_jobs import left_for_a_budget
@@ -63,25 +62,23 @@ class Crawls(CrawlReader):
 
     def __init__(
         self,
-        database: Database,
-        frontiers: ByDriver[FrontierStore],
         queue: Queue,
-        journal: Journal,
+        frontiers: ByDriver[FrontierStore],
         transitions: CrawlTransitions,
+        *,
         rule: AddressRule,
-        signals: Signals,
-        settings: CrawlSettings,
         proxies: Proxies,
+        settings: CrawlSettings,
     ) -> None:
-        super().__init__(database, queue)
+        super().__init__(queue)
         self._frontiers = frontiers
         self._pages = PageStore()
-        self.journal = journal
+        self.journal = transitions.journal
         self._transitions = transitions
         self._rule = rule
-        self._signals = signals
-        self._settings = settings
         self._proxies = proxies
+        self._settings = settings
+        self._signals = queue.signals
 
     async def submit(
         self,

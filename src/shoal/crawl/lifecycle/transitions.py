@@ -42,7 +42,7 @@ class CrawlTransitions:
 
     def __init__(self, journal: Journal, signals: Signals) -> None:
         self._store = CrawlStore()
-        self._journal = journal
+        self.journal = journal
         self._signals = signals
 
     async def locked(self, tx: Tx, crawl_id: str) -> Crawl:
@@ -61,8 +61,8 @@ class CrawlTransitions:
         self.emit_on_commit(tx, crawl.id, move, None if ended is None else ended.took_seconds)
         entries = [messages.moved(crawl, move, counts)]
         if counts is not None and counts.drained and counts.pages:
-            entries = [*await self._journal.finish_depth(tx, crawl.number, counts.depth_reached), *entries]
-        await self._journal.write(tx, crawl.number, entries)
+            entries = [*await self.journal.finish_depth(tx, crawl.number, counts.depth_reached), *entries]
+        await self.journal.write(tx, crawl.number, entries)
         return True
 
     async def set_state(
