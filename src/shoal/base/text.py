@@ -206,7 +206,8 @@ class Sentence:
 
     def __str__(self) -> str:
         text = self.text if self.other is None or self.values["count"] == 1 else self.other
-        return text.format(**{name: _in_english(value) for name, value in self.values.items()})
+        values = {name: _in_english(value) for name, value in self.values.items()}
+        return text.format(**values) if values else text
 
 
 def in_percent(share: float) -> tuple[float, int]:

@@ -5,14 +5,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from shoal.base.clock import Clock
-from shoal.base.text import plural
+from shoal.base.text import Sentence, message, plural
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.frontier.values import Turn, WalkerBatch
 from shoal.crawl.lifecycle.failed_urls import MAX_LISTED, FailedSeed
-from shoal.crawl.states import DRAINED, DRAINED_PARTLY, RELEASABLE, CrawlMove, CrawlState, reason_text
+from shoal.crawl.states import DRAINED, DRAINED_PARTLY, LABELS, RELEASABLE, CrawlMove, CrawlState, reason_text
 from shoal.hosts.throttle import HostUpdate
 from shoal.pages import page as response_counts
 from shoal.queue.states import GrantEnd, JobState, Move
@@ -36,31 +36,69 @@ class JournalEntry:
 
 ALL_CRAWLED = "all URLs were crawled"  # what a drained crawl said of itself, quarantine or not
 MOST_DEPTHS = 50  # depths reported at once, one entry each
+WORDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "depth_finished": (message("Depth {depth} finished"),),
+    "host_held": (message("{host} answered {status}: no requests for {seconds} s"),),
+    "limit_reached": (message("{reason}; other workers finish what they are fetching"),),
+    "more_seeds_failed": (message("More seeds failed; they are counted when the crawl has ended"),),
+    "pattern_quarantined": (message("Quarantined {pattern} as a crawler trap: its pages repeat the same text"),),
+    "pattern_released": (
+        message("{pattern} is released from quarantine: {count} URL queued again"),
+        message("{pattern} is released from quarantine: {count} URLs queued again"),
+    ),
+    "urls_found": (message("Found {count} URL"), message("Found {count} URLs")),
+    "urls_reopened": (
+        message("{count} failed URL will be retried"),
+        message("{count} failed URLs will be retried"),
+    ),
+    "walker_began": (message("A worker joined"),),
+    "walker_given_up": (message("Failed for good: {error}"),),
+    "walker_handed_back": (message("Returned to the queue, waiting for a worker ({reason})"),),
+    "walker_retried": (message("Failed, retrying in {retry_in_seconds} s: {error}"),),
+    "worker_lost": (message("Worker lost, waiting for another: {error}"),),
+}
+"""The texts of events whose facts fill them; the second one if `{count}`, the number of URLs, takes the plural."""
+
+
+def sentence_of(event: str, facts: Mapping[str, Any]) -> Sentence:
+    """Word an event of `WORDS` from its facts."""
+    one, *other = WORDS[event]
+    reason = Sentence(reason_text(facts.get("reason")))
+    values = {**facts, "reason": reason, "error": facts.get("error") or reason}
+    values |= {name: f"{facts[name]:{form}}" for name, form in _DURATIONS.items() if name in facts}
+    return Sentence(one, values | {"count": facts["urls"]}, other[0]) if other else Sentence(one, values)
+
+
+_DURATIONS = {"seconds": ".1f", "retry_in_seconds": "g"}
+
+
+def _entry(event: str, level: JournalLevel = JournalLevel.INFO, **facts: Any) -> JournalEntry:
+    return JournalEntry(event, str(sentence_of(event, facts)), level, facts)
 
 
 def submitted(crawl: Crawl, *, local: bool) -> JournalEntry:
     waits = crawl.state is CrawlState.QUEUED
-    waiting = "Crawled by the process that created it" if local else "Waiting for a worker"
-    words = waiting if waits else "Stored, not started yet"
+    waiting = message("Crawled by the process that created it") if local else message("Waiting for a worker")
+    words = waiting if waits else message("Stored, not started yet")
     return JournalEntry(f"crawl_{crawl.state}", words, facts={"seeds": len(crawl.config.seeds)})
 
 
 def moved(crawl: Crawl, move: CrawlMove, counts: Counts | None) -> JournalEntry:
     """Report a change of the crawl's state; its end is reported with counts."""
     facts: dict[str, Any] = {} if move.reason is None else {"reason": move.reason}
-    message = _moved(crawl, move)
+    words = _moved(crawl, move)
     if counts is not None:
         facts |= {"pages": counts.pages, "errors": counts.errors, "responses": counts.responses}
         facts |= {"bytes": counts.bytes, "queued": counts.queued}
         facts |= {"skipped": counts.skipped}
-        message += f": {counts_text(counts)}, {sum(counts.skipped.values()):,} skipped"
+        words += f": {counts_text(counts)}, {sum(counts.skipped.values()):,} skipped"
     if move.reason is not None:
-        message += f" ({reason_text(move.reason)})"
+        words += f" ({reason_text(move.reason)})"
     usual = JournalLevel.INFO
     if counts is not None and counts.held:
-        message += f". {left_in_quarantine(crawl.id, move.to, counts.held)}"
+        words += f". {left_in_quarantine(crawl.id, move.to, counts.held)}"
         usual = JournalLevel.WARNING
-    return JournalEntry(f"crawl_{move.to}", message, _LEVELS.get(move.to, usual), facts)
+    return JournalEntry(f"crawl_{move.to}", words, _LEVELS.get(move.to, usual), facts)
 
 
 def claims_all_urls(entry: JournalEntry) -> bool:
@@ -75,10 +113,10 @@ def reworded(entry: JournalEntry, crawl: Crawl, counts: Counts) -> JournalEntry:
         return entry
     if crawl.state_reason != DRAINED or not counts.held:
         return replace(entry, message=entry.message.replace(ALL_CRAWLED, reason_text(DRAINED)))
-    message = entry.message.replace(ALL_CRAWLED, reason_text(DRAINED_PARTLY))
-    message += f". {left_in_quarantine(crawl.id, CrawlState.COMPLETED, counts.held)}"
+    words = entry.message.replace(ALL_CRAWLED, reason_text(DRAINED_PARTLY))
+    words += f". {left_in_quarantine(crawl.id, CrawlState.COMPLETED, counts.held)}"
     facts = entry.facts | {"reason": DRAINED_PARTLY, "skipped": counts.skipped}
-    return JournalEntry(entry.event, message, JournalLevel.WARNING, facts)
+    return JournalEntry(entry.event, words, JournalLevel.WARNING, facts)
 
 
 def shoal_command(*words: str) -> str:
@@ -112,11 +150,11 @@ def _moved(crawl: Crawl, move: CrawlMove) -> str:
     match move.to:
         case CrawlState.QUEUED:
             resumed = crawl.state is CrawlState.PAUSED
-            return f"{'Resumed' if resumed else 'Queued'}, waiting for a worker"
+            return message("Resumed, waiting for a worker") if resumed else message("Queued, waiting for a worker")
         case CrawlState.RUNNING:
-            return "Started" if crawl.started_at is None else "Continuing"
+            return message("Started") if crawl.started_at is None else message("Continuing")
         case _:
-            return move.to.value.capitalize()
+            return LABELS[move.to]
 
 
 def forced(grace: timedelta) -> JournalEntry:
@@ -139,8 +177,7 @@ def _option(value: Any) -> str:
 
 
 def reopened(count: int) -> JournalEntry:
-    words = f"{plural(count, 'failed URL')} will be retried"
-    return JournalEntry("urls_reopened", words, facts={"urls": count})
+    return _entry("urls_reopened", urls=count)
 
 
 def frontier_rebuilt(pages: int) -> JournalEntry:
@@ -152,8 +189,8 @@ def frontier_rebuilt(pages: int) -> JournalEntry:
 
 def limit_reached(move: Move) -> JournalEntry:
     """Report that a walker found a budget spent while others are still running."""
-    words = f"{reason_text(move.reason).capitalize()}; other workers finish what they are fetching"
-    return JournalEntry("limit_reached", words, facts={"job_id": move.job_id, "reason": move.reason})
+    entry = _entry("limit_reached", job_id=move.job_id, reason=move.reason)
+    return replace(entry, message=entry.message.capitalize())
 
 
 def walker_moved(move: Move) -> JournalEntry | None:
@@ -164,40 +201,28 @@ def walker_moved(move: Move) -> JournalEntry | None:
     if move.error is not None:
         facts["error"] = move.error
     if move.to is not JobState.PENDING:
-        return JournalEntry(
-            "walker_given_up", f"Failed for good: {move.error or reason_text(move.reason)}", JournalLevel.ERROR, facts
-        )
+        return _entry("walker_given_up", JournalLevel.ERROR, **facts)
     match move.grant_end:
         case GrantEnd.RELEASED:
-            return JournalEntry(
-                "walker_handed_back",
-                f"Returned to the queue, waiting for a worker ({reason_text(move.reason)})",
-                facts=facts,
-            )
+            return _entry("walker_handed_back", **facts)
         case GrantEnd.RETRIED:
-            seconds = round(move.wait.total_seconds(), 1)
-            words = f"Failed, retrying in {seconds:g} s: {move.error}"
-            return JournalEntry("walker_retried", words, JournalLevel.WARNING, facts | {"retry_in_seconds": seconds})
+            facts["retry_in_seconds"] = round(move.wait.total_seconds(), 1)
+            return _entry("walker_retried", JournalLevel.WARNING, **facts)
         case _:
-            return JournalEntry(
-                "worker_lost", f"Worker lost, waiting for another: {move.error}", JournalLevel.WARNING, facts
-            )
+            return _entry("worker_lost", JournalLevel.WARNING, **facts)
 
 
 def taken_up(job_id: str) -> JournalEntry:
-    return JournalEntry("walker_began", "A worker joined", facts={"job_id": job_id})
+    return _entry("walker_began", job_id=job_id)
 
 
 def found(urls: int) -> JournalEntry:
-    return JournalEntry("urls_found", f"Found {plural(urls, 'URL')}", facts={"urls": urls})
+    return _entry("urls_found", urls=urls)
 
 
 def depths_finished(before: int, upto: int) -> list[JournalEntry]:
     """Report the depths that are now settled, without those already reported."""
-    return [
-        JournalEntry("depth_finished", f"Depth {depth} finished", facts={"depth": depth})
-        for depth in range(max(before + 1, upto + 1 - MOST_DEPTHS), upto + 1)
-    ]
+    return [_entry("depth_finished", depth=depth) for depth in range(max(before + 1, upto + 1 - MOST_DEPTHS), upto + 1)]
 
 
 def seed_failed(seed: FailedSeed) -> JournalEntry:
@@ -206,30 +231,19 @@ def seed_failed(seed: FailedSeed) -> JournalEntry:
 
 
 def more_seeds_failed() -> JournalEntry:
-    words = "More seeds failed; they are counted when the crawl has ended"
-    return JournalEntry("more_seeds_failed", words, JournalLevel.WARNING)
+    return _entry("more_seeds_failed", JournalLevel.WARNING)
 
 
 def held(update: HostUpdate, seconds: float) -> JournalEntry:
-    words = f"{update.origin} answered {update.answered}: no requests for {seconds:.1f} s"
-    return JournalEntry(
-        "host_held", words, JournalLevel.WARNING, {"host": update.origin, "status": update.answered, "seconds": seconds}
-    )
+    return _entry("host_held", JournalLevel.WARNING, host=update.origin, status=update.answered, seconds=seconds)
 
 
 def released(pattern: str, urls: int) -> JournalEntry:
-    words = f"{pattern} is released from quarantine: {plural(urls, 'URL')} queued again"
-    return JournalEntry("pattern_released", words, facts={"pattern": pattern, "urls": urls})
+    return _entry("pattern_released", pattern=pattern, urls=urls)
 
 
 def trapped(pattern: str, sample: str) -> JournalEntry:
-    facts = {"pattern": pattern, "url": sample}
-    return JournalEntry(
-        "pattern_quarantined",
-        f"Quarantined {pattern} as a crawler trap: its pages repeat the same text",
-        JournalLevel.WARNING,
-        facts,
-    )
+    return _entry("pattern_quarantined", JournalLevel.WARNING, pattern=pattern, url=sample)
 
 
 EVERY_SECONDS = 60.0  # between two entries on the same subject

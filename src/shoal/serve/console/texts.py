@@ -3,55 +3,17 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shoal.base.text import message
+from shoal.base.text import LONGEST, message
 from shoal.crawl.crawl import TRAP
 from shoal.crawl.frontier.explain import UrlExplanation, UrlState
 from shoal.crawl.frontier.fates import SKIPS
-from shoal.crawl.journal_messages import JournalEntry
-from shoal.crawl.states import CrawlState, reason_text
+from shoal.crawl.journal_messages import WORDS, JournalEntry, sentence_of
+from shoal.crawl.states import LABELS, CrawlState, reason_text
 from shoal.pages.page import Page
 from shoal.serve.console.crawl_rows import quarantine_text
 from shoal.serve.console.format import ENGLISH, Formats
 
-FIXED: Final = {
-    message("Waiting for a worker"),
-    message("Queued, waiting for a worker"),
-    message("Resumed, waiting for a worker"),
-    message("Crawled by the process that created it"),
-    message("Stored, not started yet"),
-    message("A worker joined"),
-    message("Started"),
-    message("Continuing"),
-    message("Pausing"),
-    message("Paused"),
-    message("Stopping"),
-    message("More seeds failed; they are counted when the crawl has ended"),
-}
-COUNTED: Final = {
-    "urls_found": ("urls", message("Found {count} URL"), message("Found {count} URLs")),
-    "urls_reopened": (
-        "urls",
-        message("{count} failed URL will be retried"),
-        message("{count} failed URLs will be retried"),
-    ),
-}
-FILLED: Final = {
-    "depth_finished": message("Depth {depth} finished"),
-    "host_held": message("{host} answered {status}: no requests for {seconds} s"),
-    "seed_failed": message("Seed {url} failed ({cause})"),
-    "pattern_quarantined": message("Quarantined {pattern} as a crawler trap: its pages repeat the same text"),
-    "pattern_released": message("{pattern} is released from quarantine; URLs queued again: {urls}"),
-    "worker_lost": message("Worker lost, waiting for another: {error}"),
-    "walker_retried": message("Failed, retrying in {retry_in_seconds} s: {error}"),
-    "walker_handed_back": message("Returned to the queue, waiting for a worker ({reason})"),
-    "walker_given_up": message("Failed for good: {error}"),
-    "limit_reached": message("A limit was reached ({reason}); other workers finish what they are fetching"),
-}
-ENDS: Final = {
-    "crawl_completed": message("Completed"),
-    "crawl_failed": message("Failed"),
-    "crawl_stopped": message("Stopped"),
-}
+SEED_FAILED: Final = message("Seed {url} failed ({cause})")
 
 
 def text_of(entry: JournalEntry, formats: Formats) -> str:
@@ -67,30 +29,27 @@ def text_of(entry: JournalEntry, formats: Formats) -> str:
 
 def _translated(entry: JournalEntry, formats: Formats) -> str:
     language = formats.language
-    plain, _, rest = entry.message.partition(" (")
-    if plain in FIXED:
-        reason = _reason(entry.facts, formats) if rest else ""
-        return f"{language(plain)} ({reason})" if reason else language(plain)
-    if entry.event in COUNTED:
-        name, one, other = COUNTED[entry.event]
-        return language.plural(one, other, int(entry.facts[name]))
-    if entry.event in FILLED:
-        facts = {**entry.facts, "reason": _reason(entry.facts, formats)}
-        return language(FILLED[entry.event], **{"error": facts["reason"], **facts})
-    if entry.event in ENDS and "pages" in entry.facts:
+    if entry.event == "seed_failed":  # its message has the error in words, which is not translated
+        return language(SEED_FAILED, **entry.facts)
+    if entry.event in WORDS:
+        return formats.sentence(sentence_of(entry.event, entry.facts), LONGEST)
+    if entry.event.startswith("crawl_") and "pages" in entry.facts:
         return _end(entry, formats)
-    return entry.message
+    plain, _, rest = entry.message.partition(" (")
+    if plain not in language.texts:
+        return entry.message
+    reason = _reason(entry.facts, formats) if rest else ""
+    return f"{language(plain)} ({reason})" if reason else language(plain)
 
 
 def _end(entry: JournalEntry, formats: Formats) -> str:
-    language, facts = formats.language, entry.facts
+    language, facts, state = formats.language, entry.facts, CrawlState(entry.event.removeprefix("crawl_"))
     pages = language.plural("{count} page", "{count} pages", int(facts["pages"]))
     errors = language.plural("{count} error", "{count} errors", int(facts["errors"]))
     reason = _reason(facts, formats)
     held = facts.get("skipped", {}).get(TRAP, 0)
-    state = CrawlState(entry.event.removeprefix("crawl_"))
     left = f". {quarantine_text(held, state, language)}" if held else ""
-    return f"{language(ENDS[entry.event])}: {pages}, {errors}" + (f" ({reason})" if reason else "") + left
+    return f"{language(LABELS[state])}: {pages}, {errors}" + (f" ({reason})" if reason else "") + left
 
 
 def _reason(facts: dict[str, Any], formats: Formats) -> str:
