@@ -17,6 +17,7 @@ from shoal.crawl.lifecycle.failed_urls import FailedUrls
 from shoal.crawl.states import CrawlState
 from shoal.pages import warc
 from shoal.pages.bodies import place_of
+from shoal.pages.page import Page
 from shoal.process.runners import make_walker
 from shoal.queue.states import GrantEnd, give_back
 from shoal.serve.resources.page import UrlExplained
@@ -201,6 +202,50 @@ async def test_chains_that_lead_nowhere_fail_by_their_codes(
     [page] = (await crawler.pages(seen)).values()
     assert (page.error_code, page.status, len(page.redirects)) == (code, None, hops)
     assert seen.counts.drained
+
+
+LOOPS = {
+    "only one of two is linked": ({"a": "b", "b": "a"}, ["a"]),
+    "both of two are linked": ({"a": "b", "b": "a"}, ["a", "b"]),
+    "all of three are linked": ({"a": "b", "b": "c", "c": "a"}, ["a", "b", "c"]),
+    "all of three are linked in reverse": ({"a": "b", "b": "c", "c": "a"}, ["c", "b", "a"]),
+    "a chain leads into a loop": ({"c": "a", "a": "b", "b": "a"}, ["c"]),
+    "a chain leads into a loop that is linked": ({"c": "a", "a": "b", "b": "a"}, ["a", "b", "c"]),
+    "a page redirects to itself": ({"a": "a"}, ["a"]),
+    "a chain leads to a page that redirects to itself": ({"c": "a", "a": "a"}, ["c", "a"]),
+}
+
+
+def hops_of(page: Page) -> list[str]:
+    return [hop["url"] for hop in page.redirects]
+
+
+def chain_from(start: str, moves: dict[str, str]) -> list[str]:
+    """The pages that are requested from `start` on, until one leads to a page that was requested before."""
+    chain = [start]
+    while moves[chain[-1]] not in chain:
+        chain.append(moves[chain[-1]])
+    return chain
+
+
+@pytest.mark.parametrize("concurrency", [1, pytest.param(4, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("found", ["linked", "seeds"])
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_each_page_that_leads_into_a_loop_says_so_and_how(
+    crawler: Crawler, loop: str, found: str, concurrency: int
+) -> None:
+    moves, named = LOOPS[loop]
+    pages = {f"/{path}": to(f"/{target}") for path, target in moves.items()}
+    links = [f"/{path}" for path in named]
+    pages["/"] = html("home", *(links if found == "linked" else ()))
+    async with serving(site_of(pages)) as site:
+        seen = await crawler.crawl(site, "/", *(links if found == "seeds" else ()), concurrency=concurrency)
+    records = await crawler.pages(seen)
+    told = {path: (page.error_code, page.status, hops_of(page)) for path, page in records.items()}
+    looped = {path: [f"{site.url}/{hop}" for hop in chain_from(path, moves)] for path in named}
+    expected = {path: ("redirect_loop", None, chain) for path, chain in looped.items()}
+    assert told == {"/": (None, 200, [])} | expected
+    assert is_exact(crawler, seen)
 
 
 async def test_a_page_that_asks_for_a_cookie_is_asked_for_again_with_it(crawler: Crawler) -> None:

@@ -272,6 +272,16 @@ def send_all(pids: Iterable[int], sign: signal.Signals) -> None:
             os.kill(pid, sign)
 
 
+def stop_for(pids: Iterable[int], seconds: float) -> None:
+    """Stop processes for some time with SIGSTOP, as a machine that swaps does, and let them go on."""
+    stopped = list(pids)
+    send_all(stopped, signal.SIGSTOP)
+    try:
+        time.sleep(seconds)
+    finally:
+        send_all(stopped, signal.SIGCONT)
+
+
 def lanes_of_run() -> dict[str, str]:
     """Return the setting that puts lanes on the Redis server of SHOAL_TEST_LANES, in a database of their own."""
     server = os.environ.get(LANES)
