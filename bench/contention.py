@@ -18,11 +18,12 @@ from shoal.base.database import Tx
 from shoal.base.settings_loader import load
 from shoal.hosts.rate import HostDelay
 from shoal.hosts.rate_limiter import RateLimiter
-from shoal.page_jobs.leasing import PageLeases
+from shoal.page_jobs.leasing import PageLeases, PageTask, PutOff
 from shoal.page_jobs.result import Result, ResultDelivery, Status
 from shoal.page_jobs.spec import KIND, GroupConfig
 from shoal.queue.job import Lease, LeaseRequest
-from shoal.work.page_job_loop import PageJobLoop
+from shoal.work.page_job_loop import LoopCallbacks, PageJobLoop
+from tests.support.plain_jobs import JobsWithoutPages
 
 WORKERS, SLOTS, GROUPS, HOSTS = 4, 15, 2, 250
 PATIENCE_SECONDS = 120.0
@@ -38,39 +39,48 @@ KNOWN = (
 LEFT = "SELECT 1 FROM job WHERE finished_at IS NULL LIMIT 1"
 
 
-class TimedPages:
+class TimedPages(JobsWithoutPages):
     """Page work without requests: each page takes the same time."""
 
     def __init__(self, app: App, delay_seconds: float, page_seconds: float) -> None:
+        super().__init__(app.clock)
         self._app = app
         self._page_seconds = page_seconds
         self._leases = PageLeases(app.queue, RateLimiter(HostDelay(delay_seconds)))
 
-    async def run(self, lease: Lease) -> ResultDelivery:
+    async def run(self, lease: Lease) -> ResultDelivery:  # type: ignore[override]
         await asyncio.sleep(self._page_seconds)
         url = orjson.loads(lease.payload)["url"]
         return ResultDelivery(lease.fence, Result(Status.SUCCESS, url, self._app.clock.micros(), http_status=200))
 
-    async def settle(self, results: Sequence[ResultDelivery], holder: str, want: int) -> list[Lease]:
+    def put_off(self, task: PageTask, wait_seconds: float) -> PutOff:  # type: ignore[override]
+        return PutOff(task.lease.fence, wait_seconds)
+
+    async def settle(self, results: Sequence[ResultDelivery | PutOff], holder: str, want: int) -> list[PageTask]:
         request = self._leases.by_host(LeaseRequest(holder, [KIND]))
 
-        async def commit(tx: Tx) -> list[Lease]:
-            settlement = await self._app.page_jobs.ingest.settle_in(tx, request, results, want)
-            tasks = await self._leases.reserve(tx, settlement.leases)
-            settlement.leases = [task.lease for task in tasks]
-            return settlement.leases
+        deliveries = [one for one in results if isinstance(one, ResultDelivery)]
+        put_off = [one.move for one in results if isinstance(one, PutOff)]
+
+        async def commit(tx: Tx) -> list[PageTask]:
+            settlement = await self._app.page_jobs.ingest.settle_in(tx, request, deliveries, want, put_off)
+            return await self._leases.reserve(tx, settlement.leases)
 
         return await self._app.database.run(commit)
-
-    def close(self) -> None:
-        """It holds nothing."""
 
 
 async def work(url: str, delay_seconds: float, page_seconds: float) -> None:
     """One worker, until all jobs have ended."""
     async with opened(load({"DATABASE_URL": url}).settings) as app:
         pages, holder = TimedPages(app, delay_seconds, page_seconds), f"bench/{os.getpid()}"
-        loop = PageJobLoop(pages, app.queue, SLOTS, holder, app.clock, _nothing, _nothing, _report)
+        callbacks = LoopCallbacks(leased=_nothing, alone=_nothing, error=_report)
+        loop: PageJobLoop[PageTask, ResultDelivery | PutOff] = PageJobLoop(
+            pages,  # type: ignore[arg-type]
+            app.queue,
+            SLOTS,
+            holder,
+            callbacks,
+        )
         working = asyncio.create_task(loop.run())
         renewing = asyncio.create_task(_renew(app, loop))
         while await app.queue.waits(KIND, ["shared"]) or loop.held:
@@ -80,7 +90,7 @@ async def work(url: str, delay_seconds: float, page_seconds: float) -> None:
         await working
 
 
-async def _renew(app: App, loop: PageJobLoop[ResultDelivery]) -> None:
+async def _renew(app: App, loop: PageJobLoop[PageTask, ResultDelivery | PutOff]) -> None:
     """Extend the leases, as the parent of a page child does."""
     while True:
         await app.clock.sleep(app.settings.queue.extend_every.total_seconds())

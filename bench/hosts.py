@@ -20,12 +20,14 @@ from shoal.base.database import Tx
 from shoal.base.ids import JobId, new_id
 from shoal.base.settings import Settings
 from shoal.base.settings_loader import load
+from shoal.page_jobs.leasing import PageTask, PutOff
+from shoal.page_jobs.result import ResultDelivery
 from shoal.plan.policies import new_policy
 from shoal.plan.policy import PolicyForm
 from shoal.plan.store import PolicyStore
 from shoal.process.runners import page_job_executor
 from shoal.queue.job import Fence, NewJob
-from shoal.work.page_job_loop import PageJobLoop
+from shoal.work.page_job_loop import LoopCallbacks, PageJobLoop
 from tests.support.programs import ServerUnavailable
 
 HOSTS, POLICIES = 100, 4_000
@@ -130,8 +132,9 @@ async def working(app: App) -> AsyncIterator[None]:
     def trouble(doing: str, error: Exception) -> None:
         print(f"{doing}: {error}")
 
-    page_loop = PageJobLoop(
-        work, app.queue, slots, "bench/pages/1", app.clock, lambda: None, lambda alone: None, trouble
+    callbacks = LoopCallbacks(leased=lambda: None, alone=lambda fence: None, error=trouble)
+    page_loop: PageJobLoop[PageTask, ResultDelivery | PutOff] = PageJobLoop(
+        work, app.queue, slots, "bench/pages/1", callbacks
     )
 
     async def extend() -> None:

@@ -16,56 +16,69 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
 from shoal.app import App, opened
+from shoal.base.clock import Clock
 from shoal.base.ids import JobId, new_id
 from shoal.base.machine import on_stop
 from shoal.base.service import Service
+from shoal.base.settings import HostSettings
 from shoal.base.settings_loader import load
 from shoal.base.signals import Signals
+from shoal.hosts.throttle import ThrottleTracker
+from shoal.page_jobs.leasing import PageTask
 from shoal.process.child import main as serve_parent
 from shoal.process.worker import workers_of
 from shoal.queue import states
 from shoal.queue.job import Lease, LeaseRequest, NewJob
 from shoal.queue.queue import Queue
+from shoal.web.fetch_pool import Admitted
+from shoal.web.page_fetcher import Fetched
 
 CHILD = (sys.executable, str(Path(__file__).resolve()), "child")
 KIND = "page"
 AT_ONCE = 1000
 PAUSE_SECONDS = 0.025
 LATE = 1_000_000  # the numbers of timed jobs start here
+NOTHING = Fetched("http://127.0.0.1/", 0.0)
 
 
 class NoPages:
     """Page work that fetches nothing: it records when it began."""
 
-    def __init__(self, queue: Queue, lanes: Sequence[str]) -> None:
+    def __init__(self, queue: Queue, lanes: Sequence[str], clock: Clock) -> None:
         self._queue = queue
         self._lanes = lanes
         self._log = os.open(os.environ["BQ_LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._seconds = float(os.environ.get("BQ_SLOW") or 0)
+        self.throttle = ThrottleTracker(HostSettings(), clock)
+        self.connections = AT_ONCE
 
-    async def run(self, lease: Lease) -> Lease:
-        os.write(self._log, struct.pack("<qd", int(lease.payload), time.time()))
-        if self._seconds:
-            await asyncio.sleep(self._seconds)
-        return lease
+    def admit(self, task: PageTask) -> Admitted:
+        return Admitted.NOW
 
-    async def settle(self, results: Sequence[Lease], holder: str, want: int) -> list[Lease]:
+    def start(self, task: PageTask, send_by: float, done: Callable[[Fetched], None]) -> asyncio.Handle:
+        os.write(self._log, struct.pack("<qd", int(task.lease.payload), time.time()))
+        loop = asyncio.get_running_loop()
+        return loop.call_later(self._seconds, done, NOTHING) if self._seconds else loop.call_soon(done, NOTHING)
+
+    def read(self, task: PageTask, fetched: Fetched) -> Lease:
+        return task.lease
+
+    async def settle(self, results: Sequence[Lease], holder: str, want: int) -> list[PageTask]:
         moves = [states.finish(lease.fence.job_id, lease.fence.epoch) for lease in results]
-        return (await self._queue.finish_and_lease(moves, LeaseRequest(holder, [KIND], self._lanes), want)).leases
-
-    def restart_browser(self) -> None:
-        """It has none."""
+        turn = await self._queue.finish_and_lease(moves, LeaseRequest(holder, [KIND], self._lanes), want)
+        return [PageTask(lease, None) for lease in turn.leases]
 
     def close(self) -> None:
         os.close(self._log)
 
 
-def no_pages(app: App, lanes: Sequence[str]) -> NoPages:
-    return NoPages(app.queue, lanes)
+def no_pages(app: App, lanes: Sequence[str]) -> Any:
+    return NoPages(app.queue, lanes, app.clock)
 
 
 def environment() -> dict[str, str]:

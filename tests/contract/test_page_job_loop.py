@@ -13,10 +13,11 @@ import pytest
 from shoal.app import App, opened
 from shoal.base.ids import JobId, new_id
 from shoal.base.settings_loader import load
+from shoal.page_jobs.leasing import PageTask, PutOff
 from shoal.queue.job import Fence, Job, Lease, NewJob
 from shoal.queue.states import GrantEnd, JobState
 from shoal.work import page_job_loop
-from shoal.work.page_job_loop import PageJobLoop
+from shoal.work.page_job_loop import LoopCallbacks, PageJobLoop
 from tests.support.page_child import PlainPages
 from tests.support.patience import wait_until
 
@@ -30,8 +31,9 @@ class Bench:
 
     app: App
     work: PlainPages
-    loop: PageJobLoop[object] = field(init=False)
+    loop: PageJobLoop[PageTask, object] = field(init=False)
     alone: list[Fence | None] = field(default_factory=list)
+    beside: list[int] = field(default_factory=list)  # how many jobs ran when each of them began and ended
     troubles: list[str] = field(default_factory=list)
     most: int = 0
 
@@ -39,7 +41,7 @@ class Bench:
         run = self.work.run
 
         async def counted(lease: object) -> object:
-            self.most = max(self.most, len(self.loop._running))
+            self.most = max(self.most, self.loop.running)
             return await run(lease)  # type: ignore[arg-type]
 
         self.work.run = counted  # type: ignore[method-assign, assignment]
@@ -48,11 +50,16 @@ class Bench:
             self.app.queue,
             4,
             HOLDER,
-            self.app.clock,
-            lambda: None,
-            self.alone.append,
-            lambda doing, error: self.troubles.append(f"{doing}: {error}"),
+            LoopCallbacks(
+                leased=lambda: None,
+                alone=self.on_alone,
+                error=lambda doing, error: self.troubles.append(f"{doing}: {error}"),
+            ),
         )
+
+    def on_alone(self, fence: Fence | None) -> None:
+        self.alone.append(fence)
+        self.beside.append(self.loop.running)
 
     async def enqueue(self, *payloads: dict[str, object], count: int = 1) -> list[JobId]:
         jobs = [
@@ -112,11 +119,11 @@ async def test_a_job_that_waits_for_its_host_occupies_no_slot(app: App) -> None:
     async with at_work(app) as bench:
         settle = bench.work.settle
 
-        async def settled(results: Sequence[Lease], holder: str, want: int) -> list[Lease]:
-            leases = await settle(results, holder, want)
-            for lease in leases:
-                lease.start_in_seconds = orjson.loads(lease.payload).get("start_in_seconds", 0.0)
-            return leases
+        async def settled(results: Sequence[Lease | PutOff], holder: str, want: int) -> list[PageTask]:
+            tasks = await settle(results, holder, want)
+            for task in tasks:
+                task.start_in_seconds = orjson.loads(task.lease.payload).get("start_in_seconds", 0.0)
+            return tasks
 
         bench.work.settle = settled  # type: ignore[method-assign]
         waiting = await bench.enqueue({"start_in_seconds": 3600.0}, count=4)
@@ -141,14 +148,14 @@ async def test_no_more_jobs_are_leased_than_can_start_within_two_seconds(
 
         async def run(self, lease: Lease) -> Lease:
             await app.clock.sleep(0.4)
-            unstarted.append(len(bench.loop.held) - len(bench.loop._running))
+            unstarted.append(len(bench.loop.held) - bench.loop.running)
             return lease
 
-        async def settle(self, results: Sequence[Lease], holder: str, want: int) -> list[Lease]:
-            leases = await super().settle(results, holder, want)
-            for lease in leases:
-                lease.start_in_seconds = 0.3
-            return leases
+        async def settle(self, results: Sequence[Lease | PutOff], holder: str, want: int) -> list[PageTask]:
+            tasks = await super().settle(results, holder, want)
+            for task in tasks:
+                task.start_in_seconds = 0.3
+            return tasks
 
     async with at_work(app, PacedPages(app.queue)) as bench:
         await bench.enqueue({}, count=200)
@@ -190,18 +197,10 @@ async def test_a_job_that_lost_a_worker_runs_with_nothing_beside_it(app: App) ->
     [lease] = await app.queue.lease("other", ["page"], ["shared"], 1)
     await app.queue.recovery.lose(lease, "its child died")
     async with at_work(app) as bench:
-        running: list[int] = []
-        record = bench.loop._on_alone
-
-        def alone(holder: Fence | None) -> None:
-            running.append(len(bench.loop._running))
-            record(holder)
-
-        bench.loop._on_alone = alone  # before the loop leases anything: nothing was awaited since it began
         others = await bench.enqueue({"sleep": 0.02}, count=8)
         await bench.until_state(JobState.DONE, suspect, *others)
         assert [holder and holder.job_id for holder in bench.alone] == [suspect, None]
-        assert running == [0, 0]
+        assert bench.beside == [0, 0]
 
 
 async def test_a_job_that_does_not_end_is_given_up_and_the_others_go_on(app: App) -> None:
@@ -296,11 +295,11 @@ async def test_a_nudge_during_a_lease_request_is_not_lost(app: App) -> None:
     bench = Bench(app, PlainPages(app.queue))
     settle = bench.work.settle
 
-    async def slowly(results: Sequence[Lease], holder: str, want: int) -> list[Lease]:
-        leases = await settle(results, holder, want)
+    async def slowly(results: Sequence[Lease | PutOff], holder: str, want: int) -> list[PageTask]:
+        tasks = await settle(results, holder, want)
         asked.set()
         await answer.wait()
-        return leases
+        return tasks
 
     bench.work.settle = slowly  # type: ignore[method-assign]
     working = asyncio.create_task(bench.loop.run())
@@ -316,7 +315,7 @@ async def test_a_finished_job_is_held_until_it_is_stored(app: App) -> None:
     async with at_work(app) as bench:
         settle = bench.work.settle
 
-        async def slowly(results: Sequence[Lease], holder: str, want: int) -> list[Lease]:
+        async def slowly(results: Sequence[Lease | PutOff], holder: str, want: int) -> list[PageTask]:
             if results:
                 await stored.wait()
             return await settle(results, holder, want)
@@ -325,7 +324,7 @@ async def test_a_finished_job_is_held_until_it_is_stored(app: App) -> None:
         [done] = await bench.enqueue({})
 
         async def finished() -> bool:
-            return bool(bench.loop.held) and not bench.loop._running
+            return bool(bench.loop.held) and not bench.loop.running
 
         await bench.until(finished)
         assert [holder.job_id for holder in bench.loop.held] == [done]
@@ -345,12 +344,12 @@ async def test_a_paused_loop_leases_nothing_and_hands_back_what_has_not_started(
         slow = await bench.enqueue({"sleep": 0.5}, count=12)
 
         async def leased_ahead() -> bool:
-            return len(bench.loop._running) == 4 and len(bench.loop.held) > 4
+            return bench.loop.running == 4 and len(bench.loop.held) > 4
 
         await bench.until(leased_ahead)
-        started = [fence.job_id for fence in bench.loop._running]
+        started = [fence.job_id for fence in bench.loop._working]
         bench.loop.configure(2, leasing=False)
-        bench.loop.hand_back("draining")
+        bench.loop.return_unstarted("draining")
         done = await bench.until_state(JobState.DONE, *started)
         assert [job.lease_epoch for job in done] == [1] * 4
         waiting = await bench.until_state(JobState.PENDING, *[job_id for job_id in slow if job_id not in started])

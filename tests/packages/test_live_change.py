@@ -6,11 +6,11 @@ from unittest.mock import patch
 
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.engine.engine_factory import LiveOptions
-from shoal.crawl.engine.fetch_window import WindowSize
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import CrawlState
 from shoal.process.runners import make_walker
+from shoal.web.fetch_pool import WindowSize
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving
 
 PAGES = 30

@@ -16,12 +16,14 @@ from shoal.base.settings_loader import load
 from shoal.base.signals import Signals
 from shoal.hosts.store import HostStore
 from shoal.hosts.throttle import HostUpdate
-from shoal.page_jobs.executor import UNREADABLE, PageJobExecutor, PutOff
+from shoal.page_jobs.executor import UNREADABLE, PageJobExecutor
+from shoal.page_jobs.leasing import PutOff
 from shoal.page_jobs.result import Result, ResultDelivery
 from shoal.page_jobs.spec import Group, GroupConfig, GroupState, PageSpec
 from shoal.process.runners import page_job_executor
 from shoal.queue.job import NewJob
 from tests.packages.conftest import Answer, ScriptedSite, html, serving
+from tests.support.plain_jobs import SinglePageJobs
 
 RULES = {"fields": {"name": {"css": "h1", "required": True}, "price": {"css": ".price", "type": "float"}}}
 LOOPBACK = {"SHOAL_ALLOW_NETWORKS": "127.0.0.0/8"}
@@ -45,9 +47,10 @@ async def work_off(app: App, jobs: PageJobExecutor, group: Group, size: int = 10
     """Work as a page child does until the group has ended; return all results."""
     finished: list[ResultDelivery | PutOff] = []
     everything: list[ResultDelivery | PutOff] = []
+    pool = SinglePageJobs(jobs)
     while (await app.page_jobs.groups.get(group.id)).state is GroupState.OPEN:
-        leases = await jobs.settle(finished, "w1", size)
-        finished = list(await asyncio.gather(*[jobs.run(lease) for lease in leases]))
+        tasks = await jobs.settle(finished, "w1", size)
+        finished = list(await asyncio.gather(*[pool.run(task) for task in tasks]))
         everything += finished
     return everything
 
@@ -231,8 +234,8 @@ async def test_a_job_of_a_later_version_fails_with_its_reason(app: App, payload:
     await app.queue.enqueue([job])
     jobs = page_job_executor(app)
     try:
-        [lease] = await jobs.settle([], "w1", 1)
-        await jobs.settle([await jobs.run(lease)], "w1", 0)
+        [task] = await jobs.settle([], "w1", 1)
+        await jobs.settle([await SinglePageJobs(jobs).run(task)], "w1", 0)
     finally:
         jobs.close()
     stored = await app.database.read(lambda tx: app.queue.jobs.get(tx, job.id))
@@ -271,8 +274,8 @@ async def test_a_result_after_the_group_was_cancelled_is_dropped(app: App) -> No
         jobs = page_job_executor(app)
         try:
             group = await app.page_jobs.groups.make(GroupConfig.read({"urls": [f"{site.url}/a"]}))
-            [lease] = await jobs.settle([], "w1", 1)
-            delivery = await jobs.run(lease)
+            [task] = await jobs.settle([], "w1", 1)
+            delivery = await SinglePageJobs(jobs).run(task)
             await app.page_jobs.groups.cancel(group.id)
             assert await jobs.settle([delivery], "w1", 1) == []
             assert await app.page_jobs.groups.results(group.id) == []
@@ -330,8 +333,8 @@ async def test_a_job_whose_redirect_leads_to_a_host_that_is_held_is_put_off(app:
             }
             await app.database.run(lambda tx: HostStore().record(tx, held))
             await app.page_jobs.groups.make(GroupConfig.read({"urls": [f"{here.url}/a"]}))
-            [lease] = await jobs.settle([], "w1", 1)
-            put_off = await jobs.run(lease)
+            [task] = await jobs.settle([], "w1", 1)
+            put_off = await SinglePageJobs(jobs).run(task)
         finally:
             jobs.close()
     assert isinstance(put_off, PutOff)

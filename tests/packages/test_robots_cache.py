@@ -16,11 +16,10 @@ from shoal.base.database.sqlite import SqliteDatabase
 from shoal.base.errors import BackendUnavailable
 from shoal.base.settings import HostSettings
 from shoal.base.signals import Signal, Signals
-from shoal.base.url import Url
-from shoal.crawl.engine.robots_check import RobotsAnswer, RobotsCheck
+from shoal.base.url import Url, origin
 from shoal.egress import AddressRule, Egress
 from shoal.hosts.robots import MAX_BYTES, RobotsState, Rules
-from shoal.hosts.robots_cache import ASK_AGAIN, KEEP_OLD, CrawlDelayCut, RobotsCache
+from shoal.hosts.robots_cache import ASK_AGAIN, KEEP_OLD, CrawlDelayCut, RobotsAnswer, RobotsCache, RobotsRules
 from shoal.hosts.store import HostStore
 from shoal.hosts.throttle import HostHeld
 from tests.packages.conftest import Answer, ScriptedSite, serving
@@ -197,15 +196,14 @@ async def test_the_request_names_us_and_wants_plain_text(bench: Bench) -> None:
         assert host.agents == {"Shoal/1"}
 
 
-async def learned(robots: RobotsCheck, url: Url) -> RobotsAnswer:
-    known = asyncio.Event()
-    robots.ask(url, known.set)
-    await asyncio.wait_for(known.wait(), PATIENCE_SECONDS)
-    return robots.judge(url)
+async def learned(robots: RobotsRules, url: Url) -> RobotsAnswer:
+    told: asyncio.Future[RobotsAnswer] = asyncio.get_running_loop().create_future()
+    robots.ask(origin(url), lambda: told.set_result(robots.judge(url)))
+    return await asyncio.wait_for(told, PATIENCE_SECONDS)
 
 
-async def test_the_robots_check_caches_a_limited_number_of_rules(bench: Bench) -> None:
-    robots = RobotsCheck(bench.cache, capacity=5)
+async def test_the_rules_of_a_process_are_limited_in_number(bench: Bench) -> None:
+    robots = RobotsRules(bench.cache, capacity=5)
     two_rules = (200, {}, "User-agent: *\nDisallow: /a\nDisallow: /b\n")
     async with AsyncExitStack() as stack:
         hosts = [await stack.enter_async_context(serving(site(two_rules))) for _ in range(3)]
@@ -217,8 +215,8 @@ async def test_the_robots_check_caches_a_limited_number_of_rules(bench: Bench) -
     robots.close()
 
 
-async def test_the_robots_check_reloads_old_rules(bench: Bench) -> None:
-    robots = RobotsCheck(bench.cache)
+async def test_old_rules_are_loaded_again(bench: Bench) -> None:
+    robots = RobotsRules(bench.cache)
     async with serving(site((200, {}, NOTHING))) as host:
         url = Url(f"{host.url}/x")
         assert await learned(robots, url) is RobotsAnswer.DENIED
@@ -230,6 +228,35 @@ async def test_the_robots_check_reloads_old_rules(bench: Bench) -> None:
     robots.close()
 
 
+async def test_rules_that_could_not_be_fetched_are_not_remembered(bench: Bench) -> None:
+    robots = RobotsRules(bench.cache)
+    async with serving(site((503, {}, ""))) as host:
+        url = Url(f"{host.url}/x")
+        assert await learned(robots, url) is RobotsAnswer.UNREACHABLE
+        assert robots.judge(url) is RobotsAnswer.UNKNOWN
+        assert not (await robots.rules_of(host.url)).reachable
+        assert robots.known(host.url) is None
+    robots.close()
+
+
+async def test_a_caller_that_gives_up_keeps_no_other_from_the_rules(bench: Bench) -> None:
+    may_answer = asyncio.Event()
+
+    class Slow:
+        async def rules_of(self, origin: str) -> Rules:
+            await may_answer.wait()
+            return await bench.cache.rules_of(origin)
+
+    robots = RobotsRules(Slow())
+    async with serving(site((200, {}, NOTHING))) as host:
+        first, second = (asyncio.create_task(robots.rules_of(host.url)) for _ in range(2))
+        await asyncio.wait({first}, timeout=0)
+        first.cancel()
+        may_answer.set()
+        assert await asyncio.wait_for(second, PATIENCE_SECONDS) is robots.known(host.url)
+    robots.close()
+
+
 async def test_two_requests_for_the_same_robots_txt_share_one_load(bench: Bench) -> None:
     asked: list[str] = []
 
@@ -238,10 +265,10 @@ async def test_two_requests_for_the_same_robots_txt_share_one_load(bench: Bench)
             asked.append(origin)
             return await bench.cache.rules_of(origin)
 
-    robots, told = RobotsCheck(Slow()), [asyncio.Event(), asyncio.Event()]
+    robots, told = RobotsRules(Slow()), [asyncio.Event(), asyncio.Event()]
     async with serving(site((200, {}, NOTHING))) as host:
         for event in told:
-            robots.ask(Url(f"{host.url}/x"), event.set)
+            robots.ask(host.url, event.set)
         for event in told:
             await asyncio.wait_for(event.wait(), PATIENCE_SECONDS)
         assert asked == [host.url]
@@ -249,13 +276,13 @@ async def test_two_requests_for_the_same_robots_txt_share_one_load(bench: Bench)
     robots.close()
 
 
-async def test_the_robots_check_reports_that_the_store_is_unavailable() -> None:
+async def test_who_asks_for_rules_learns_that_the_store_is_unavailable() -> None:
     class Away:
         async def rules_of(self, origin: str) -> Rules:
             raise BackendUnavailable("the store", "the cable was cut", "plug it in")
 
     told: list[tuple[str, str]] = []
-    robots = RobotsCheck(Away(), on_store_error=lambda home, error: told.append((home, error.code)))
+    robots = RobotsRules(Away(), on_store_error=lambda home, error: told.append((home, error.code)))
     assert await learned(robots, Url("http://example.org/x")) is RobotsAnswer.UNREACHABLE
     assert told == [("http://example.org", BackendUnavailable.code)]
     robots.close()

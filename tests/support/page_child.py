@@ -15,17 +15,20 @@ import orjson
 from shoal.app import App
 from shoal.base.clock import SystemClock
 from shoal.base.errors import StorageFull
+from shoal.page_jobs.leasing import PageTask, PutOff
 from shoal.queue import states
 from shoal.queue.job import Lease, LeaseRequest
 from shoal.queue.queue import Queue
+from tests.support.plain_jobs import JobsWithoutPages, task_of
 
 CLOCK = SystemClock()
 
 
-class PlainPages:
+class PlainPages(JobsWithoutPages):
     """Page work without pages: a job does what its payload says."""
 
     def __init__(self, queue: Queue, lanes: Sequence[str] = ("shared",)) -> None:
+        super().__init__(CLOCK)
         self._queue = queue
         self._lanes = lanes
         self.commits: list[int] = []  # how many results each commit had
@@ -34,14 +37,16 @@ class PlainPages:
         await obey(orjson.loads(lease.payload))
         return lease
 
-    async def settle(self, results: Sequence[Lease], holder: str, want: int) -> list[Lease]:
-        moves = [states.finish(lease.fence.job_id, lease.fence.epoch) for lease in results]
+    def put_off(self, task: PageTask, wait_seconds: float) -> PutOff:  # type: ignore[override]
+        return PutOff(task.lease.fence, wait_seconds)
+
+    async def settle(self, results: Sequence[Lease | PutOff], holder: str, want: int) -> list[PageTask]:
+        moves = [
+            one.move if isinstance(one, PutOff) else states.finish(one.fence.job_id, one.fence.epoch) for one in results
+        ]
         turned = await self._queue.finish_and_lease(moves, LeaseRequest(holder, ["page"], self._lanes), want)
         self.commits.append(len(results))
-        return turned.leases
-
-    def close(self) -> None:
-        """Do nothing: no resource is held."""
+        return [task_of(lease) for lease in turned.leases]
 
 
 def is_there(sign: str) -> bool:

@@ -13,6 +13,7 @@ from shoal.web.page_fetcher import RedirectChain, RedirectStep
 
 HERE = Url("https://example.com/")
 THERE = Url("https://example.net/")
+SEND_BY = 7.5
 
 
 class Handle:
@@ -55,24 +56,24 @@ def task(**fields: Any) -> FrontierTask:
 
 
 def test_a_page_is_fetched_by_the_page_source(fetchers: Fetchers, pages: Recorder, sitemaps: Recorder) -> None:
-    fetchers.start(task(), lambda fetched: None)
-    assert (pages.started, sitemaps.started) == ([(HERE, None, None)], [])
+    fetchers.start(task(), SEND_BY, lambda fetched: None)
+    assert (pages.started, sitemaps.started) == ([(HERE, None, None, SEND_BY)], [])
 
 
 def test_a_sitemap_is_fetched_by_the_sitemap_source(fetchers: Fetchers, pages: Recorder, sitemaps: Recorder) -> None:
-    fetchers.start(task(kind=UrlKind.SITEMAP), lambda fetched: None)
-    assert (pages.started, sitemaps.started) == ([], [(HERE,)])
+    fetchers.start(task(kind=UrlKind.SITEMAP), SEND_BY, lambda fetched: None)
+    assert (pages.started, sitemaps.started) == ([], [(HERE, SEND_BY)])
 
 
 def test_a_page_with_a_validator_is_requested_conditionally(fetchers: Fetchers, pages: Recorder) -> None:
-    fetchers.start(task(etag='"1"'), lambda fetched: None)
-    assert pages.started == [(HERE, ('"1"', None), None)]
+    fetchers.start(task(etag='"1"'), SEND_BY, lambda fetched: None)
+    assert pages.started == [(HERE, ('"1"', None), None, SEND_BY)]
 
 
 def test_a_redirected_page_is_fetched_at_the_target_of_the_redirect(fetchers: Fetchers, pages: Recorder) -> None:
     chain = RedirectChain((RedirectStep(HERE, 301, 7),))
-    fetchers.start(task(target=THERE, chain=chain), lambda fetched: None)
-    assert pages.started == [(THERE, None, chain)]
+    fetchers.start(task(target=THERE, chain=chain), SEND_BY, lambda fetched: None)
+    assert pages.started == [(THERE, None, chain, SEND_BY)]
 
 
 def test_the_next_large_sitemap_is_allowed_by_the_sitemap_source_alone(fetchers: Fetchers, sitemaps: Recorder) -> None:

@@ -1,8 +1,8 @@
 """Queues per host: hosts take turns, none exceeds its limit, and no task is lost."""
 
 from shoal.base.url import Url
-from shoal.crawl.engine.fetch_window import HostQueues
 from shoal.crawl.frontier.values import FrontierTask
+from shoal.web.fetch_pool import HostQueues
 
 
 def task(host: int, seq: int) -> FrontierTask:

@@ -12,7 +12,7 @@ from shoal.crawl.crawl import Crawl
 from shoal.crawl.engine.render_stage_factory import pages_at_once
 from shoal.egress import AddressRule, Egress, Limits, Proxies, Proxy, listening
 from shoal.egress.pinning_proxy import PinningProxy, ProxyLimits
-from shoal.hosts.robots_cache import RobotsCache, RobotsMemo, RobotsReader
+from shoal.hosts.robots_cache import RobotsCache, RobotsReader, RobotsRules
 from shoal.web.browser import find_chromium
 from shoal.web.network import PinnedNetwork
 from shoal.web.pool import BrowserPool
@@ -43,7 +43,7 @@ def crawl_renderer(app: "App", crawl: Crawl, rule: AddressRule, egress: Egress, 
             PinningProxy(ProxyLimits.of(settings.egress), clock=app.clock),
             rule,
             upstream=proxy,
-            robots=RobotsMemo(cache, app.clock),
+            robots=RobotsRules(cache),
         ),
         agent,
         settings.egress.max_decoded_bytes,
@@ -66,7 +66,7 @@ def service_pool(settings: Settings, clock: Clock, signals: Signals, pages: int 
             PinningProxy(ProxyLimits.of(settings.egress), clock=clock),
             rule,
             Proxies(settings.egress.proxies).find,
-            robots=RobotsMemo(RobotsReader(egress, agent, settings.hosts.longest_crawl_delay), clock),
+            robots=RobotsRules(RobotsReader(egress, agent, settings.hosts.longest_crawl_delay, clock)),
         ),
         agent,
         settings.egress.max_decoded_bytes,

@@ -1,6 +1,7 @@
 """Fetch pages for a bot: through egress, as robots.txt allows, with the options of the job, without a database.
 Failures are raised as `JobFailed`."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,13 +12,15 @@ import xxhash
 from shoal.base.clock import Clock
 from shoal.base.settings import Settings
 from shoal.base.signals import Signals
+from shoal.base.url import Url, origin
 from shoal.bot.client import BotJob
 from shoal.egress import AddressRule, Egress, Failure, Limits, Proxies
 from shoal.extract.encoding import decode
-from shoal.hosts.robots_cache import RobotsMemo, RobotsReader
+from shoal.hosts.robots_cache import RobotsReader, RobotsRules
 from shoal.page_jobs.result import Status
-from shoal.page_jobs.runner import EgressRoute, EgressRoutes, NotRendered, PageJobRunner
+from shoal.page_jobs.runner import EgressRoute, EgressRoutes, NotRendered, PageJobRunner, no_proxy, objection
 from shoal.page_jobs.spec import PageConfig, PageWork
+from shoal.web.page_fetcher import Fetched, PageFetcher, RedirectChain
 
 if TYPE_CHECKING:
     from shoal.page_jobs.rendering import PageRenderer
@@ -70,7 +73,7 @@ class BotFetcher:
     async def page(self, job: BotJob) -> BotPage:
         """Return the text of the job's page."""
         with _renderer_explained():
-            fetched = await self._runner.visit(_work(job), _ignore, _ignore, capture=True)
+            fetched = await self._visit(_work(job))
         if fetched.failure is not None:
             raise JobFailed(fetched.failure.code, fetched.failure.message)
         [(_, response)] = fetched.captured
@@ -85,10 +88,34 @@ class BotFetcher:
     async def data(self, job: BotJob) -> Found:
         """Return the data the job's rule set extracts; without one, the page's own metadata."""
         with _renderer_explained():
-            result = await self._runner.run(_work(job), _ignore, _ignore)
+            work = _work(job)
+            result = self._runner.result(work, await self._visit(work))
         if result.status is Status.FAIL:
             raise JobFailed(result.error_code or "failed", result.error_message or "")
         return Found(result.data, result.html_hash)
+
+    async def _visit(self, work: PageWork) -> Fetched:
+        """Fetch a page as its robots.txt allows, follow its redirects, and render it if the job needs it. The server
+        gave the first request its slot; each redirect target waits for the delay that its own robots.txt asks for."""
+        at, robots = Url(work.url), self._runner.robots_of(work)
+        if robots is None:
+            why = Failure("unknown_proxy", no_proxy(work.crawl_config.proxy), retryable=True, url=at)
+            return Fetched(at, 0.0, failure=why)
+        fetcher, chain = self._runner.fetcher(work, at, lambda blocked: None, capture=True), None
+        while True:
+            rules = await robots.rules_of(origin(at))
+            if not rules.reachable or not rules.allows(at):
+                hops = () if chain is None else chain.hops
+                return Fetched(at, 0.0, redirects=hops, failure=objection(rules, at))
+            if chain is not None:
+                await self._clock.sleep(rules.delay.total_seconds())
+            fetched = await _fetch(fetcher, at, chain)
+            if fetched.chain is None:
+                break
+            at, chain = Url(fetched.final_url), fetched.chain
+        if self._runner.renders(work):
+            await self._runner.render(work, fetcher, at, fetched)
+        return fetched
 
     def close(self) -> None:
         self._runner.close()
@@ -100,8 +127,22 @@ class BotFetcher:
             return None
         rule = AddressRule(allow=settings.allow_networks)
         egress = Egress(rule, self._limits, clock=self._clock, proxy=proxy)
-        robots = RobotsReader(egress, self._agent, self._settings.hosts.longest_crawl_delay)
-        return EgressRoute(egress, RobotsMemo(robots, self._clock))
+        robots = RobotsReader(egress, self._agent, self._settings.hosts.longest_crawl_delay, self._clock)
+        return EgressRoute(egress, RobotsRules(robots))
+
+
+async def _fetch(fetcher: PageFetcher, url: Url, chain: RedirectChain | None) -> Fetched:
+    answer: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
+
+    def done(fetched: Fetched) -> None:
+        if not answer.done():
+            answer.set_result(fetched)
+
+    handle = fetcher.submit(url, done, None, chain)
+    try:
+        return await answer
+    finally:
+        handle.cancel()
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from shoal.crawl.frontier.values import (
 )
 from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.crawl.states import CrawlMove, CrawlState
-from shoal.hosts.rate import HeldHost, HostDelay
+from shoal.hosts.rate import HeldHost, HostDelay, SlotTiming
 from shoal.pages.page import CLASSES, ResponseClass
 from shoal.pages.store import LAST_NUMBER, SCAN, DroppedPage
 from shoal.queue.job import Fence
@@ -240,6 +240,7 @@ class HostRate(HostDelay, frozen=True):
     probe: bool = False  # take one URL from a host whose robots.txt is not known yet
     per_host: int | None = None  # maximum pages per host
     walkers: int = 1  # number of walkers that share the hosts
+    timing: SlotTiming | None = None  # of the process that will use the slots
 
 
 class AdmissionChecks(Protocol):

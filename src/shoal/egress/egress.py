@@ -13,7 +13,7 @@ from shoal.base.url import Url, UrlRefusal, origin
 from shoal.egress.address import AddressRefusal, AddressRule, Proxy, Route, endpoint, literal, pin
 from shoal.egress.curl import machine_ca_file, refused
 from shoal.egress.curl_handle import CurlHandle, TransportOptions
-from shoal.egress.exchange import Failure, Limits, Outcome, Request
+from shoal.egress.exchange import LATE, Failure, Limits, Outcome, Request
 from shoal.egress.redirect import URLS, AtHop, Cancellable, RedirectFollower
 from shoal.egress.resolver import Answer, Resolver
 from shoal.egress.transport import Transport
@@ -166,10 +166,14 @@ class Egress:
         if len(self._routes) >= _MOST_ROUTES:
             self._routes.clear()
         self._routes[origin(Url(exchange.url))] = route
-        if exchange in self._waiting:
-            self._waiting.discard(exchange)
-            exchange.route = route
-            self._transport.start(exchange)
+        if exchange not in self._waiting:
+            return
+        if self._clock.monotonic() > exchange.request.send_by:  # looking up the name took too long
+            exchange.finish_soon(Failure(LATE, "The slot of the host has passed.", retryable=True, url=exchange.url))
+            return
+        self._waiting.discard(exchange)
+        exchange.route = route
+        self._transport.start(exchange)
 
     # Called by exchanges
 

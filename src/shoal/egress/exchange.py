@@ -78,6 +78,10 @@ class Signer:
         return f"{self.access_key}:{self.secret_key}"
 
 
+LATE: Final = "late_for_slot"
+NO_DEADLINE: Final = float("inf")
+
+
 class Request(NamedTuple):
     """One request. Share `headers` and `limits` objects between requests: setting different ones costs time."""
 
@@ -87,6 +91,7 @@ class Request(NamedTuple):
     body: bytes = b""
     limits: Limits | None = None
     signer: Signer | None = None
+    send_by: float = NO_DEADLINE  # by the clock of this process; one that could not be sent by then ends as `LATE`
 
 
 class Hop(NamedTuple):

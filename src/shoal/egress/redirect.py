@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from shoal.base.clock import Clock
 from shoal.base.url import Canonicalizer, Url, UrlRefusal, UrlRules, origin
-from shoal.egress.exchange import Failure, HeaderPairs, Hop, Limits, Outcome, Request, Response
+from shoal.egress.exchange import NO_DEADLINE, Failure, HeaderPairs, Hop, Limits, Outcome, Request, Response
 
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _METHOD_KEPT: Final = frozenset({307, 308})
@@ -159,7 +159,7 @@ def _redirected(request: Request, response: Response, url: Url) -> Request:
     if origin(url) != origin(Url(response.url)):
         request = request._replace(signer=None)
         headers = _without(headers, _CREDENTIALS)
-    return request._replace(url=url, method=method, headers=headers, body=body)
+    return request._replace(url=url, method=method, headers=headers, body=body, send_by=NO_DEADLINE)
 
 
 def _without(headers: HeaderPairs, names: frozenset[str]) -> HeaderPairs:

@@ -1,6 +1,7 @@
 """Rates: the delay and the slots of a host, and the rate of a process."""
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, Protocol
 
 from msgspec import Struct
 
@@ -12,6 +13,8 @@ AHEAD_SECONDS = 2.0
 UNPACED: Final = 1_000_000  # slots of a host that needs no delay between requests
 SHORTEST_WAIT_SECONDS: Final = 0.25  # until a host without a free slot is checked again
 FORGET_SECONDS: Final = 600  # after which an old back-off or latency is ignored
+LONGEST_LEAD_SECONDS: Final = AHEAD_SECONDS / 2
+LEAD_WEIGHT: Final = 0.1  # of the newest commit, if it was faster than those before
 LONGEST_LOOK_SECONDS: Final = 30.0  # after which a host is checked again, however long it asked us to wait
 
 
@@ -87,10 +90,45 @@ class SlotRequest(Struct, frozen=True):
 
 
 class SlotsGranted(Struct, frozen=True):
-    """The result of a slot request: the number of slots, and the time until the first of them."""
+    """The result of a slot request: the number of slots, and the time until the first of them. `counted_at`: from when
+    that time counts, by the clock of this process; 0 if nobody asked for it."""
 
     slots: int = 0
     first_in_seconds: float = 0.0
+    counted_at: float = 0.0
+
+
+class Slotted(Protocol):
+    """Something with a slot: `start_in_seconds` after it was reserved, at `slot_at` by the clock of this process."""
+
+    start_in_seconds: float
+    slot_at: float
+    delay_seconds: float
+
+
+class SlotTiming:
+    """Places reserved slots on the clock of this process. Slots are reserved so far ahead (`lead_seconds`) that the
+    first has not passed when the commit that reserved it has ended, however far away the store is."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.lead_seconds = 0.0
+
+    def now(self) -> float:
+        return self._clock.monotonic()
+
+    def middle(self, asked_at: float) -> float:
+        """Return when the store answered a statement that was sent at `asked_at`: half-way, as far as we can tell."""
+        return (asked_at + self._clock.monotonic()) / 2
+
+    def usable(self, tasks: Iterable[Slotted]) -> None:
+        """Learn that the slots of these tasks can be used from now on: the lead follows the slowest commits."""
+        for task in tasks:
+            if task.slot_at and task.delay_seconds:
+                late = self._clock.monotonic() - (task.slot_at - task.start_in_seconds)
+                late = min(late, LONGEST_LEAD_SECONDS)
+                self.lead_seconds = max(late, self.lead_seconds + (late - self.lead_seconds) * LEAD_WEIGHT)
+                return  # all of them were reserved by one statement
 
 
 def slots_within(most: int, free_in_seconds: float, delay_seconds: float) -> int:

@@ -1,15 +1,11 @@
 """The rate limiter for requests to arbitrary hosts: each gets its host's next free slot, or a time to ask again.
 Walkers do not use it, because they choose which hosts they request."""
 
-import asyncio
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from typing import Final
+from collections import defaultdict
+from collections.abc import Sequence
 
 from msgspec import Struct
 
-from shoal.base.clock import Clock
 from shoal.base.database import Tx
 from shoal.hosts.rate import (
     AHEAD_SECONDS,
@@ -20,36 +16,33 @@ from shoal.hosts.rate import (
     HostState,
     SlotRequest,
     SlotsGranted,
+    SlotTiming,
     slots_within,
 )
 from shoal.hosts.store import HostStore
 
-MOST_HOSTS: Final = 10_000  # maximum number of hosts whose last request is remembered
-
 
 class SlotGrant(Struct, frozen=True):
     """The result for one request: a slot in `wait_seconds`, or no slot and the time until it may ask again.
-    `delay_seconds`: between two requests to the host."""
+    `delay_seconds`: between two requests to the host. `slot_at`: the slot by the clock of this process, if it has a
+    delay and somebody will use it here."""
 
     host: int
     wait_seconds: float
     delay_seconds: float = 0.0
     granted: bool = True
+    slot_at: float = 0.0
 
 
 class RateLimiter:
     """Grants slots. `at_once`: grant only slots that are free right now, for callers that cannot be given a start time
-    and fetch robots.txt themselves."""
+    and fetch robots.txt themselves. `timing`: of the process that uses the slots."""
 
-    def __init__(self, delay: HostDelay, *, at_once: bool = False) -> None:
+    def __init__(self, delay: HostDelay, *, at_once: bool = False, timing: SlotTiming | None = None) -> None:
         self._hosts = HostStore()
         self._delay = delay
         self._at_once = at_once
-
-    @property
-    def paced(self) -> bool:
-        """Return whether we have a delay of our own."""
-        return self._delay.delay_seconds > 0
+        self.timing = timing
 
     async def give(self, tx: Tx, origins: Sequence[str]) -> list[SlotGrant]:
         """Return a grant for each request, in their order. It never waits for a lock, so it may come last in a
@@ -76,9 +69,9 @@ class RateLimiter:
         within = max(within_seconds, delay + AHEAD_SECONDS)
         if not delay:
             return SlotGrant(host, state.held_seconds, granted=state.held_seconds <= within)
-        granted = await self._hosts.reserve(tx, [SlotRequest(host, 1, delay)], within)
+        granted = await self._hosts.reserve(tx, [SlotRequest(host, 1, delay)], within, timing=self.timing)
         if host in granted:
-            return SlotGrant(host, granted[host].first_in_seconds, delay)
+            return self._queue_up(host, 1, state, granted[host])[0]
         return SlotGrant(host, max(SHORTEST_WAIT_SECONDS, state.busy_seconds), delay, granted=False)
 
     @property
@@ -113,44 +106,15 @@ class RateLimiter:
                 slot_requests.append(SlotRequest(host, count, delay))
             elif not state.held_seconds:
                 free[host] = SlotsGranted(count)
-        return free | (await self._hosts.reserve(tx, slot_requests) if slot_requests else {})
+        return free | (await self._hosts.reserve(tx, slot_requests, timing=self.timing) if slot_requests else {})
 
     def _queue_up(self, host: int, count: int, state: HostState, grant: SlotsGranted) -> list[SlotGrant]:
         delay = self._delay.effective_delay_seconds(state)
-        granted = [SlotGrant(host, grant.first_in_seconds + turn * delay, delay) for turn in range(grant.slots)]
+        waits = [grant.first_in_seconds + turn * delay for turn in range(grant.slots)]
+        granted = [
+            SlotGrant(host, wait, delay, slot_at=grant.counted_at + wait if grant.counted_at else 0.0) for wait in waits
+        ]
         free_in = grant.first_in_seconds + grant.slots * delay if granted else state.free_in_seconds(delay)
         again = max(SHORTEST_WAIT_SECONDS, free_in)
         left = range(count - len(granted))
         return granted + [SlotGrant(host, again + turn * delay, delay, granted=False) for turn in left]
-
-
-class HostConnections:
-    """Limits the concurrent requests of this process to one host, and keeps them apart: a request that is late for its
-    slot must not start together with the next one."""
-
-    def __init__(self, most: int, clock: Clock) -> None:
-        self._most = most
-        self._clock = clock
-        self._wanted: Counter[int] = Counter()
-        self._limits: dict[int, asyncio.Semaphore] = {}
-        self._last_at: dict[int, float] = {}
-
-    async def wait_for_slot(self, host: int, start_at: float, delay_seconds: float) -> None:
-        """Wait until `start_at`, and until at least `delay_seconds` after the last request to the host."""
-        now = self._clock.monotonic()
-        begin_at = max(now, start_at, self._last_at.get(host, 0.0) + delay_seconds)
-        if len(self._last_at) >= MOST_HOSTS:
-            self._last_at.clear()
-        self._last_at[host] = begin_at
-        await self._clock.sleep(begin_at - now)
-
-    @asynccontextmanager
-    async def at(self, host: int) -> AsyncIterator[None]:
-        self._wanted[host] += 1
-        try:
-            async with self._limits.setdefault(host, asyncio.Semaphore(self._most)):
-                yield
-        finally:
-            self._wanted[host] -= 1
-            if not self._wanted[host]:
-                del self._wanted[host], self._limits[host]

@@ -238,8 +238,11 @@ class Decision(Struct, frozen=True):
 class Rules:
     """The rules of one host for one agent."""
 
-    def __init__(self, record: RobotsRecord, agent: str, longest_delay: timedelta) -> None:
+    def __init__(
+        self, record: RobotsRecord, agent: str, longest_delay: timedelta, sent_at: float | None = None
+    ) -> None:
         self.state = record.state
+        self.sent_at = sent_at  # when the file was requested, by the clock of this process; None: it was stored
         self.token = product_token(agent)
         why = "" if record.state is RobotsState.FOUND else record.body
         self.failure_code, _, self.why_none = why.rpartition("\n")

@@ -1,19 +1,22 @@
-"""Where the rules of a host come from: its robots.txt, the cache in the store in front of it, and the short memory of a
-process in front of that."""
+"""Where the rules of a host come from: its robots.txt, the cache in the store in front of it, and the memory of a
+process or a walker in front of that."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final
+from enum import Enum
+from typing import Final, NamedTuple
 
 from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
+from shoal.base.errors import ShoalError
 from shoal.base.settings import HostSettings
 from shoal.base.signals import Signal, Signals
-from shoal.base.url import UrlRefusal
+from shoal.base.url import Url, UrlRefusal, origin
 from shoal.egress import Egress, Failure, HeaderPairs, Limits, Outcome, Request
 from shoal.egress.exchange import asked_wait, parse_retry_after
-from shoal.hosts.robots import MAX_BYTES, RobotsRecord, RobotsSource, RobotsState, Rules, Throttled, readable
+from shoal.hosts.robots import MAX_BYTES, NO_ROBOTS, RobotsRecord, RobotsSource, RobotsState, Rules, Throttled, readable
 from shoal.hosts.store import HostStore
 from shoal.hosts.throttle import THROTTLED, emit_holds, throttle_update
 
@@ -28,7 +31,8 @@ LIMITS = Limits(
 )
 PLAIN: HeaderPairs = (("Accept", "text/plain,*/*;q=0.8"), ("Accept-Encoding", "identity"))  # so it can be truncated
 FRESH_SECONDS: Final = 600.0  # for which a process remembers the rules of a host
-MOST_RULES: Final = 2_000  # hosts
+MOST_RULES: Final = 50_000  # rules of all hosts together, about 50 MB; a host without rules counts as one
+FAILURES_OF_THE_HOST: Final = ("dns_", "connect_", "tls_", "proxy_")  # pages would fail with them, too
 NOWHERE = {refusal.code for refusal in UrlRefusal} | {"too_many_redirects", "redirect_loop"}
 
 
@@ -64,13 +68,16 @@ async def fetch_robots(egress: Egress, origin: str, agent: str) -> RobotsRecord:
 class RobotsReader:
     """Fetches the rules of any host for one agent, without a cache: for processes that have no store."""
 
-    def __init__(self, egress: Egress, agent: str, longest_delay: timedelta) -> None:
+    def __init__(self, egress: Egress, agent: str, longest_delay: timedelta, clock: Clock) -> None:
         self._egress = egress
         self._agent = agent
         self._longest_delay = longest_delay
+        self._clock = clock
 
     async def rules_of(self, origin: str) -> Rules:
-        return Rules(await fetch_robots(self._egress, origin, self._agent), self._agent, self._longest_delay)
+        sent_at = self._clock.monotonic()
+        record = await fetch_robots(self._egress, origin, self._agent)
+        return Rules(record, self._agent, self._longest_delay, sent_at)
 
 
 class RobotsCache:
@@ -104,12 +111,13 @@ class RobotsCache:
         kept = await self._database.read(lambda tx: self._store.robots(tx, origin))
         if kept is not None and kept.age < self._max_age(kept):
             return self._rules(kept)
+        sent_at = self._clock.monotonic()
         record = await fetch_robots(self._egress, origin, self._agent)
         if record.throttled is not None:
             await self._hold(origin, record.throttled)
         if kept is not None and self._stands_in(kept, record):
-            return self._rules(kept)
-        rules = self._rules(record)
+            return self._rules(kept, sent_at)
+        rules = self._rules(record, sent_at)
         await self._database.run(lambda tx: self._store.keep_robots(tx, origin, record, rules.delay))
         delay = rules.delay.total_seconds()
         self._signals.emit(RobotsRead(origin=origin, state=record.state, delay_seconds=delay))
@@ -134,8 +142,8 @@ class RobotsCache:
         host, hold_seconds = await self._database.run(commit)
         emit_holds(self._signals, {host: update}, hold_seconds)
 
-    def _rules(self, record: RobotsRecord) -> Rules:
-        return Rules(record, self._agent, self._settings.longest_crawl_delay)
+    def _rules(self, record: RobotsRecord, sent_at: float | None = None) -> Rules:
+        return Rules(record, self._agent, self._settings.longest_crawl_delay, sent_at)
 
     def _stands_in(self, kept: RobotsRecord, record: RobotsRecord) -> bool:
         """Return whether an old file is used because a new one cannot be fetched."""
@@ -146,49 +154,163 @@ class RobotsCache:
         return ASK_AGAIN if record.state is RobotsState.UNREACHABLE else FRESH_FOR
 
 
-class RobotsMemo:
-    """Rules by origin; concurrent requests for the same host share one call to the source. Rules that could not be
-    fetched are not remembered: the next caller tries again."""
+class RobotsAnswer(Enum):
+    """The decision of a host's robots.txt about a URL."""
 
-    def __init__(self, source: RobotsSource, clock: Clock) -> None:
+    ALLOWED = "allowed"
+    DENIED = "denied"
+    UNREACHABLE = "unreachable"  # robots.txt could not be fetched: until it can, no page may be
+    UNKNOWN = "unknown"  # the rules have to be loaded first
+
+
+class RobotsUnavailable(NamedTuple):
+    """Why the pages of a host fail together with its robots.txt: an error code and a message."""
+
+    code: str
+    message: str
+
+
+class RobotsRules:
+    """The rules of the hosts that one process, or one walker, requests. They are loaded once for all who ask at the
+    same time, and remembered for some time, up to a number of rules. Rules that could not be fetched are not
+    remembered: those who asked learn of it, and the next one tries again."""
+
+    def __init__(
+        self,
+        source: RobotsSource,
+        fresh_seconds: float = FRESH_SECONDS,
+        capacity: int = MOST_RULES,
+        on_store_error: Callable[[str, ShoalError], None] = lambda host_origin, error: None,
+    ) -> None:
         self._source = source
-        self._clock = clock
-        self._known: dict[str, tuple[float, Rules]] = {}
+        self._on_store_error = on_store_error  # is called with a host whose rules the store could not load
+        self._fresh_seconds = fresh_seconds
+        self._capacity = self._rules_left = capacity
+        self._reset_timer: asyncio.TimerHandle | None = None
+        self._rules: dict[str, Rules | None] = {}  # None, or unreachable, only while callbacks look at them
         self._loading: dict[str, asyncio.Task[Rules]] = {}
+        self._waiting: dict[str, list[Callable[[], None]]] = {}  # callbacks, by host
 
-    def known(self, origin: str) -> Rules | None:
-        """Return the remembered rules of a host; None if there are none."""
-        at, rules = self._known.get(origin, (0.0, None))
-        return None if rules is None or self._clock.monotonic() - at > FRESH_SECONDS else rules
+    def judge(self, url: Url) -> RobotsAnswer:
+        """Return whether the URL may be fetched, as far as the rules of its host are known."""
+        host_origin = origin(url)
+        if host_origin not in self._rules:
+            return RobotsAnswer.UNKNOWN
+        rules = self._rules[host_origin]
+        if rules is None or not rules.reachable:
+            return RobotsAnswer.UNREACHABLE
+        return RobotsAnswer.ALLOWED if rules.allows(url) else RobotsAnswer.DENIED
 
-    async def rules_of(self, origin: str) -> Rules:
+    def denies(self, url: Url) -> bool:
+        """Return whether the rules of the URL's host are known and forbid it."""
+        rules = self._rules.get(origin(url))
+        return rules is not None and bool(rules.rules) and rules.reachable and not rules.allows(url)
+
+    def known(self, host_origin: str) -> Rules | None:
+        """Return the rules of a host, if they are known."""
+        return self._rules.get(host_origin)
+
+    def knows(self, host_origin: str) -> bool:
+        """Return whether the rules of a host are known."""
+        return self._rules.get(host_origin) is not None
+
+    def why(self, url: Url) -> RobotsUnavailable:
+        """Return why the robots.txt of a URL that `judge` just held back is unreachable."""
+        rules = self._rules.get(origin(url))
+        if rules is None:
+            return RobotsUnavailable("robots_unreachable", NO_ROBOTS)
+        if rules.failure_code.startswith(FAILURES_OF_THE_HOST):
+            return RobotsUnavailable(rules.failure_code, rules.why_none)
+        return RobotsUnavailable("robots_unreachable", f"{NO_ROBOTS} {rules.why_none}".rstrip())
+
+    def sitemaps(self, url: Url) -> list[str]:
+        """Return the sitemaps that the robots.txt of the URL's host names, if it is known."""
+        host_origin = origin(url)
+        rules = self._rules.get(host_origin)
+        return [] if rules is None else [sitemap for sitemap, _ in rules.sitemaps_at(host_origin)]
+
+    def ask(self, host_origin: str, then: Callable[[], None]) -> None:
+        """Load the rules of a host, and call `then` when `judge` knows them, or why it does not."""
+        self._waiting.setdefault(host_origin, []).append(then)
+        self._load(host_origin)
+
+    async def rules_of(self, host_origin: str) -> Rules:
         """Return the rules of a host. Raises what the source raises."""
-        rules = self.known(origin)
-        if rules is not None:
+        if (rules := self._rules.get(host_origin)) is not None:
             return rules
-        task = self._loading.get(origin)
-        if task is None:
-            task = self._loading[origin] = asyncio.create_task(self._load(origin))
-            task.add_done_callback(lambda done: self._loaded(origin, done))
-        return await asyncio.shield(task)  # a caller that gives up does not keep the others from getting them
+        # A caller that gives up does not keep the others from getting them.
+        return await asyncio.shield(self._load(host_origin))
+
+    def forget(self) -> None:
+        """Load every host's rules again when they are needed; the source decides whether to fetch them."""
+        self._rules.clear()
+        self._rules_left = self._capacity
+        if self._reset_timer is not None:
+            self._reset_timer.cancel()
+            self._reset_timer = None
 
     def close(self) -> None:
+        """Stop loading, and call nobody back."""
+        self.forget()
+        self._waiting.clear()
         for task in self._loading.values():
             task.cancel()
-        self._known.clear()
+        self._loading.clear()
 
-    async def _load(self, origin: str) -> Rules:
-        rules = await self._source.rules_of(origin)
-        if rules.reachable:
-            if len(self._known) >= MOST_RULES:
-                self._known.clear()
-            self._known[origin] = self._clock.monotonic(), rules
-        return rules
+    def _load(self, host_origin: str) -> "asyncio.Task[Rules]":
+        task = self._loading.get(host_origin)
+        if task is None:
+            task = self._loading[host_origin] = asyncio.ensure_future(self._source.rules_of(host_origin))
+            task.add_done_callback(lambda done: self._loaded(host_origin, done))
+            if self._reset_timer is None:
+                self._reset_timer = asyncio.get_running_loop().call_later(self._fresh_seconds, self.forget)
+        return task
 
-    def _loaded(self, origin: str, task: asyncio.Task[Rules]) -> None:
-        self._loading.pop(origin, None)
-        if not task.cancelled():
-            task.exception()  # if all callers gave up, nobody else looks at it
+    def _loaded(self, host_origin: str, task: "asyncio.Task[Rules]") -> None:
+        if task.cancelled() or self._loading.pop(host_origin, None) is None:
+            return  # closed meanwhile
+        rules, error = None, task.exception()
+        if error is None:
+            rules = task.result()
+        elif isinstance(error, ShoalError):  # the store is unavailable or full
+            self._on_store_error(host_origin, error)
+        else:
+            task.get_loop().call_exception_handler({"message": "robots.txt rules not loaded", "exception": error})
+        self._remember(host_origin, rules)
+        for then in self._waiting.pop(host_origin, []):
+            then()
+        if rules is None or not rules.reachable:
+            self._rules.pop(host_origin, None)
+
+    def _remember(self, host_origin: str, rules: Rules | None) -> None:
+        size = 1 if rules is None else 1 + len(rules.rules)
+        if size > self._rules_left:
+            self._rules.clear()
+            self._rules_left = self._capacity
+        self._rules_left -= size
+        self._rules[host_origin] = rules
+
+
+class AllowAll(RobotsRules):
+    """The rules of a crawl that ignores robots.txt."""
+
+    def __init__(self) -> None:
+        """Load nothing."""
+
+    def judge(self, url: Url) -> RobotsAnswer:
+        return RobotsAnswer.ALLOWED
+
+    def denies(self, url: Url) -> bool:
+        return False
+
+    def knows(self, host_origin: str) -> bool:
+        return True
+
+    def sitemaps(self, url: Url) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        return
 
 
 def _record(outcome: Outcome) -> RobotsRecord:

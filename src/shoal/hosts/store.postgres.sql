@@ -5,18 +5,20 @@ INSERT INTO host (origin) SELECT * FROM unnest(:origin::text[]) AS g (origin) OR
 ON CONFLICT (origin) DO NOTHING;
 
 -- name: reserve_slots
--- Reserve consecutive slots at hosts, as many as are due within :ahead; none at a host whose next slot is later, and
--- none at a host that another commit is reserving: nobody waits, so there are no deadlocks.
+-- Reserve consecutive slots at hosts, the first in :lead or later, as many as are due within :ahead; none at a host whose
+-- next slot is later, and none at a host that another commit is reserving: nobody waits, so there are no deadlocks.
 -- batch: arrays
 WITH free AS (
-    SELECT number, greatest(next_at, held_until, shoal_now()) AS base
+    SELECT number, greatest(next_at, held_until) AS free_at
     FROM host WHERE number = ANY(:number::int[]) ORDER BY number FOR NO KEY UPDATE SKIP LOCKED
-), granted AS (
-    SELECT f.number, f.base, g.delay, least(g.slots, 1 + (shoal_now() + g.ahead - f.base) / g.delay) AS slots
+), begun AS (
+    SELECT f.number, g.slots, g.delay, g.ahead, greatest(f.free_at, shoal_now() + g.lead) AS base
     FROM free AS f
-    JOIN unnest(:number::int[], :slots::int[], :delay::bigint[], :ahead::bigint[]) AS g (number, slots, delay, ahead)
-         ON g.number = f.number
-    WHERE f.base <= shoal_now() + g.ahead
+    JOIN unnest(:number::int[], :slots::int[], :delay::bigint[], :ahead::bigint[], :lead::bigint[])
+         AS g (number, slots, delay, ahead, lead) ON g.number = f.number
+), granted AS (
+    SELECT number, base, delay, least(slots, 1 + (shoal_now() + ahead - base) / delay) AS slots
+    FROM begun WHERE base <= shoal_now() + ahead
 )
 UPDATE host AS h SET next_at = g.base + g.slots * g.delay FROM granted AS g WHERE h.number = g.number
 RETURNING h.number, g.slots, g.base - shoal_now() AS first_in;

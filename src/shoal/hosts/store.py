@@ -8,7 +8,7 @@ import orjson
 
 from shoal.base.clock import span
 from shoal.base.database import Tx
-from shoal.hosts.rate import AHEAD_SECONDS, FORGET_SECONDS, HostState, SlotRequest, SlotsGranted
+from shoal.hosts.rate import AHEAD_SECONDS, FORGET_SECONDS, HostState, SlotRequest, SlotsGranted, SlotTiming
 from shoal.hosts.robots import RobotsRecord, RobotsState
 from shoal.hosts.throttle import REFUSED, WITHIN_SECONDS, HostUpdate, concern_host, with_refusals
 
@@ -41,24 +41,33 @@ class HostStore:
         return {row["origin"]: (row["number"], host_state(row)) for row in rows}
 
     async def reserve(
-        self, tx: Tx, slot_requests: list[SlotRequest], ahead_seconds: float = AHEAD_SECONDS
+        self,
+        tx: Tx,
+        slot_requests: list[SlotRequest],
+        ahead_seconds: float = AHEAD_SECONDS,
+        *,
+        timing: SlotTiming | None = None,
     ) -> dict[int, SlotsGranted]:
         """Reserve slots that are due within `ahead_seconds`, in one statement. A host without a slot in that time, or
         whose row is locked by another commit, is missing from the result: try again at the next turn. It never waits
-        for a lock, so it may come last in a commit. Delays must be longer than zero."""
-        micros = round(ahead_seconds * 1e6)
+        for a lock, so it may come last in a commit. Delays must be longer than zero. `timing` says how far ahead the
+        first slot has to be, and places the slots on the caller's clock."""
+        micros, lead = round(ahead_seconds * 1e6), 0 if timing is None else round(timing.lead_seconds * 1e6)
+        asked_at = 0.0 if timing is None else timing.now()
         wanted = [
             {
                 "number": request.host,
                 "slots": request.slots,
                 "delay": round(request.delay_seconds * 1e6),
                 "ahead": micros,
+                "lead": lead,
             }
             for request in slot_requests
             if request.slots > 0
         ]
         rows = await tx.batch("reserve_slots", wanted)
-        return {row["number"]: SlotsGranted(row["slots"], max(0, row["first_in"]) / 1e6) for row in rows}
+        counted_at = 0.0 if timing is None else timing.middle(asked_at)
+        return {row["number"]: SlotsGranted(row["slots"], max(0, row["first_in"]) / 1e6, counted_at) for row in rows}
 
     async def record(self, tx: Tx, updates: Mapping[int, HostUpdate]) -> dict[int, float]:
         """Record which hosts ask us to wait, have recovered or are slow, in one statement that locks rows by number.

@@ -3,11 +3,12 @@
 INSERT INTO host (origin) VALUES (:origin) ON CONFLICT (origin) DO NOTHING;
 
 -- name: reserve_slots
--- Reserve consecutive slots at a host, as many as are due within :ahead; none if its next slot is later.
+-- Reserve consecutive slots at a host, the first in :lead or later, as many as are due within :ahead; none if its next
+-- slot is later.
 UPDATE host
 SET granted = min(:slots, 1 + (s.until - s.base) / :delay),
     next_at = s.base + min(:slots, 1 + (s.until - s.base) / :delay) * :delay
-FROM (SELECT max(h.next_at, h.held_until, shoal_now()) AS base, shoal_now() + :ahead AS until
+FROM (SELECT max(h.next_at, h.held_until, shoal_now() + :lead) AS base, shoal_now() + :ahead AS until
       FROM host AS h WHERE h.number = :number) AS s
 WHERE number = :number AND s.base <= s.until
 RETURNING number, granted AS slots, next_at - granted * :delay - shoal_now() AS first_in;

@@ -139,7 +139,7 @@ class ThrottleTracker:
         self, settings: HostSettings, clock: Clock, *, latency_factor: float = 0.0, delay_seconds: float = 0.0
     ) -> None:
         self._settings = settings
-        self._clock = clock
+        self.clock = clock
         self._latency_factor = latency_factor
         self._delay_seconds = delay_seconds
         self._shortest_backoff_seconds = settings.backoff.total_seconds()
@@ -177,7 +177,7 @@ class ThrottleTracker:
     def held_seconds(self, host: int) -> float:
         """Return the time until the host may be requested again."""
         streak = self._streaks.get(host)
-        return 0.0 if streak is None else max(0.0, streak.ends_at - self._clock.monotonic())
+        return 0.0 if streak is None else max(0.0, streak.ends_at - self.clock.monotonic())
 
     def expect_recovery(self, host: int) -> None:
         """Record that the store had the host on hold: its next response shows whether it has recovered."""
@@ -193,7 +193,7 @@ class ThrottleTracker:
         self._sent = {}
         for host, seconds in hold_seconds.items():
             streak = self._streak(host)
-            streak.ends_at = max(streak.ends_at, self._clock.monotonic() + seconds - SLACK_SECONDS)
+            streak.ends_at = max(streak.ends_at, self.clock.monotonic() + seconds - SLACK_SECONDS)
 
     def forget(self) -> None:
         """Queue the sent updates again, merged with later ones, because they may not have reached the store."""
@@ -208,7 +208,7 @@ class ThrottleTracker:
         asked = self._asked_seconds(answer)
         if asked is None and self.holds(answer.host):
             return False  # requested before the hold began: nothing new
-        before, now = self._refusals.pop(answer.host, {}), self._clock.monotonic()
+        before, now = self._refusals.pop(answer.host, {}), self.clock.monotonic()
         refusals = self._refusals[answer.host] = with_refusals(before, [answer.page], now, float(WITHIN_SECONDS))
         if len(self._refusals) > MOST_HOSTS:
             del self._refusals[next(iter(self._refusals))]
@@ -224,7 +224,7 @@ class ThrottleTracker:
         return begins
 
     def _asked_seconds(self, answer: HostAnswer) -> float | None:
-        wait = parse_retry_after(answer.retry_after, self._clock.now(), self._settings.longest_retry_after)
+        wait = parse_retry_after(answer.retry_after, self.clock.now(), self._settings.longest_retry_after)
         return None if wait is None else wait.total_seconds()
 
     def _throttled(self, answer: HostAnswer) -> bool:
@@ -234,7 +234,7 @@ class ThrottleTracker:
             return False  # requested before the hold began: nothing new
         streak = self._streak(answer.host)
         wait = asked if asked is not None else self._shortest_backoff_seconds
-        streak.ends_at = max(streak.ends_at, self._clock.monotonic() + wait)
+        streak.ends_at = max(streak.ends_at, self.clock.monotonic() + wait)
         # A page that failed before this streak says little about its host, so it does not lengthen the back-off.
         is_new = answer.attempts == 0 or answer.page in streak.pages
         if is_new:
@@ -269,10 +269,10 @@ class ThrottleTracker:
         matters = latency if latency * self._latency_factor > self._delay_seconds else 0.0
         reported, reported_at = self._reported.get(answer.host, (0.0, 0.0))
         if not _differs(matters, reported) and (
-            not matters or self._clock.monotonic() - reported_at < REPORT_AGAIN_SECONDS
+            not matters or self.clock.monotonic() - reported_at < REPORT_AGAIN_SECONDS
         ):
             return
-        self._reported[answer.host] = (matters, self._clock.monotonic())
+        self._reported[answer.host] = (matters, self.clock.monotonic())
         self._update(answer).latency_seconds = matters
 
     def _update(self, answer: HostAnswer) -> HostUpdate:

@@ -1,38 +1,37 @@
-"""Executes page jobs in batches: `leasing` leases them, `runner` runs each one when its host slot comes, and `ingest`
-accepts the results in the commit that leases the next batch.
+"""What page jobs are to the fetch pool: `leasing` leases them with a slot at their host, `runner` knows how each one is
+fetched and what its result is, and `ingest` accepts the results in the commit that leases the next batch.
 
-The caller decides how many run at once. If a host asks us to wait after its jobs were leased, they are put off:
-returned to their lane until the host may be requested again.
+If a job may not be fetched after it was leased, because its host asks us to wait or its slot has passed, it is put off:
+returned to its lane until its host may be requested again.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
-import xxhash
-
-from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import Url, origin
-from shoal.egress import Failure
-from shoal.hosts.rate_limiter import HostConnections, RateLimiter
+from shoal.egress import Cancellable, Failure
+from shoal.hosts.robots_cache import RobotsAnswer, RobotsRules
 from shoal.hosts.store import HostStore
-from shoal.hosts.throttle import HostAnswer, HostUpdate, ThrottleTracker, emit_holds
+from shoal.hosts.throttle import HostUpdate, ThrottleTracker, emit_holds
 from shoal.page_jobs.ingest import Ingest, IngestResult
-from shoal.page_jobs.leasing import PageLeases, PageTask, PutOff
+from shoal.page_jobs.leasing import NOWHERE, PageLeases, PageTask, PutOff
 from shoal.page_jobs.result import ResultDelivery
-from shoal.page_jobs.runner import HostBusy, NotRendered, PageJobRunner, RedirectSlots, failed
-from shoal.page_jobs.spec import KIND, PageWork, host_of
+from shoal.page_jobs.runner import NotRendered, PageJobRunner, failed, no_proxy, objection
+from shoal.page_jobs.spec import KIND, PageWork
 from shoal.pages.page import PagesSettled, status_class
-from shoal.queue.job import HTTP, SHARED_LANE, Fence, Lease, LeaseRequest
-from shoal.queue.queue import Queue
+from shoal.queue.job import HTTP, SHARED_LANE, LeaseRequest
+from shoal.web.fetch_pool import Admitted
 from shoal.web.page_fetcher import Fetched
 
-MOST_TASKS: Final = 20_000  # leased tasks remembered until they start
-NOWHERE: Final = "about:blank"
+LONGEST_HOP_SECONDS: Final = 30.0  # for which a page waits for the host it redirects to; after that the job is put off
 UNREADABLE: Final = "This version of the worker cannot read the job; update the worker."
+
+Outcome = ResultDelivery | PutOff
 
 
 class PageBlocked(Signal, frozen=True, kw_only=True):
@@ -63,129 +62,143 @@ class _Turn:
 
 
 class PageJobExecutor:
-    """Implements `work.page_job_loop.JobExecutor`: jobs are leased for one holder and fetched by one runner."""
+    """Implements `work.page_job_loop.JobExecutor` for pages: jobs are leased from these lanes."""
 
     def __init__(
         self,
         database: Database,
-        queue: Queue,
+        leases: PageLeases,
         ingest: Ingest,
-        rate_limiter: RateLimiter,
-        connections: HostConnections,
-        throttle: ThrottleTracker,
         runner: PageJobRunner,
-        clock: Clock,
+        throttle: ThrottleTracker,
         signals: Signals,
+        *,
         lanes: Sequence[str] = (SHARED_LANE,),
         capabilities: Sequence[str] = (HTTP,),
+        connections: int,
     ) -> None:
         self._database = database
         self._ingest = ingest
-        self._attempts = queue.own_attempts
-        self._answer_within = queue.answer_within
         self._hosts = HostStore()
-        self._leases = PageLeases(queue, rate_limiter, runner.denies)
-        self._rate_limiter = rate_limiter
-        self._connections = connections
-        self._throttle = throttle
+        self._leases = leases
         self._runner = runner
-        self._clock = clock
+        self.throttle = throttle
+        self.connections = connections  # per host
+        self._clock = throttle.clock
         self._signals = signals
         self._lanes = lanes
         self._capabilities = capabilities
-        self._tasks: dict[Fence, tuple[PageTask, float]] = {}  # with the time of its host slot
         self._pages: Counter[str] = Counter()  # fetched but not yet reported, by status class
         self._bytes: Counter[str] = Counter()
 
-    async def run(self, lease: Lease) -> ResultDelivery | PutOff:
-        """Fetch the page when its slot comes; if its host asked us to wait in the meantime, put the job off."""
-        task, start_at = self._tasks.pop(lease.fence)
+    def admit(self, task: PageTask) -> Admitted | Outcome:
+        """Return when the page may be requested, or the outcome of a job that needs no request."""
         if task.work is None:
-            failure = Failure("unreadable_job", UNREADABLE, retryable=True, url=NOWHERE)
-            return ResultDelivery(lease.fence, failed(failure, self._clock.micros()))
-        if not task.host:
-            return await self._denied(lease, task.work)
-        await self._connections.wait_for_slot(task.host, start_at, task.delay_seconds)
-        if self._throttle.holds(task.host):
-            return PutOff(lease.fence, self._throttle.held_seconds(task.host))
+            return self._failed(task, Failure("unreadable_job", UNREADABLE, retryable=True, url=NOWHERE))
+        robots = self._runner.robots_of(task.work)
+        if robots is None:
+            label = task.work.crawl_config.proxy
+            return self._failed(task, Failure("unknown_proxy", no_proxy(label), retryable=True, url=task.at))
+        match robots.judge(task.at):
+            case RobotsAnswer.ALLOWED if task.host:
+                return Admitted.NOW
+            case RobotsAnswer.UNKNOWN if task.host:
+                return Admitted.AFTER_ROBOTS
+            case RobotsAnswer.ALLOWED | RobotsAnswer.UNKNOWN:  # it was forbidden when it was leased, so it has no slot
+                return self.put_off(task, 0.0)
+            case RobotsAnswer.DENIED | RobotsAnswer.UNREACHABLE:
+                fetched = Fetched(task.at, 0.0, failure=objection(robots.known(origin(task.at)), task.at))
+                fetched.redirects = () if task.chain is None else task.chain.hops
+                return ResultDelivery(task.lease.fence, self._runner.result(task.work, fetched))
 
-        if await self._runner.ask_robots(task.work) and self._rate_limiter.paced:
-            return PutOff(lease.fence, 0.0)  # the robots.txt request used the slot, so the page needs another
+    def robots_of(self, task: PageTask) -> RobotsRules:
+        """Return the robots.txt rules of the job's egress route."""
+        robots = None if task.work is None else self._runner.robots_of(task.work)
+        assert robots is not None
+        return robots
 
-        slots = RedirectSlots(self._database, self._rate_limiter, self._connections, self._throttle, self._clock)
-        slots.hosts[host_of(task.work.url)] = task.host
+    def start(self, task: PageTask, send_by: float, done: Callable[[Fetched], None]) -> Cancellable:
+        """Request the page, or the target that its redirects have reached."""
+        assert task.work is not None
+        if task.fetcher is None:
+            task.fetcher = self._runner.fetcher(task.work, task.at, partial(self._blocked, task))
+        return task.fetcher.submit(task.at, done, None, task.chain, send_by)
 
-        def on_response(url: Url, fetched: Fetched) -> None:
-            if fetched.chain is None:
-                self._pages[status_class(fetched.status)] += 1
-                self._bytes[status_class(fetched.status)] += fetched.bytes
-            self._throttle.record(_answer(task, url, slots.hosts[origin(url)], fetched))
+    def read(self, task: PageTask, fetched: Fetched) -> Outcome | Awaitable[Outcome] | None:
+        """Return the outcome of a fetched page, or what awaits it; None for a redirect, which needs a slot."""
+        assert task.work is not None
+        if fetched.chain is not None:
+            task.target, task.chain = Url(fetched.final_url), fetched.chain
+            task.give_up_at = self._clock.monotonic() + LONGEST_HOP_SECONDS
+            return None
+        self._pages[status_class(fetched.status)] += 1
+        self._bytes[status_class(fetched.status)] += fetched.bytes
+        if self._runner.renders(task.work):
+            return self._render(task, task.work, fetched)
+        return ResultDelivery(task.lease.fence, self._runner.result(task.work, fetched))
 
-        def blocked(failure: Failure) -> None:
-            detail = failure.operator_detail or failure.message
-            self._signals.emit(
-                PageBlocked(job_id=lease.fence.job_id, url=failure.url, code=failure.code, detail=detail)
-            )
-
+    async def _render(self, task: PageTask, work: PageWork, fetched: Fetched) -> Outcome:
+        assert task.fetcher is not None
         try:
-            return ResultDelivery(lease.fence, await self._runner.run(task.work, on_response, blocked, slots))
-        except HostBusy as busy:
-            return PutOff(lease.fence, busy.wait_seconds)
+            await self._runner.render(work, task.fetcher, task.at, fetched)
         except NotRendered as why:
-            self._signals.emit(RenderingPutOff(job_id=lease.fence.job_id, error=why.message, seconds=why.wait_seconds))
-            return PutOff(lease.fence, why.wait_seconds, why.reason)
+            self._signals.emit(
+                RenderingPutOff(job_id=task.lease.fence.job_id, error=why.message, seconds=why.wait_seconds)
+            )
+            return PutOff(task.lease.fence, why.wait_seconds, why.reason)
+        return ResultDelivery(task.lease.fence, self._runner.result(work, fetched))
 
-    async def _denied(self, lease: Lease, work: PageWork) -> ResultDelivery | PutOff:
-        """Fail a job that robots.txt forbids; it was leased without a slot. If the rules have expired meanwhile, put
-        the job off, so that it gets a slot."""
-        if not self._runner.denies(work):
-            return PutOff(lease.fence, 0.0)
-        return ResultDelivery(
-            lease.fence, await self._runner.run(work, lambda url, fetched: None, lambda failure: None)
-        )
+    async def find_slot(self, task: PageTask) -> PutOff | None:
+        """Reserve a slot at the host that a task redirects to; put its job off if there is none soon."""
+        limiter, host_origin = self._leases.rate_limiter, origin(task.at)
+        while True:
+            grant = await self._database.run(lambda tx: limiter.next_slot(tx, host_origin, LONGEST_HOP_SECONDS))
+            if grant.granted:
+                task.take_slot(grant)
+                if limiter.timing is not None:
+                    limiter.timing.usable([task])
+                return None
+            if self._clock.monotonic() + grant.wait_seconds > task.give_up_at:
+                return self.put_off(task, grant.wait_seconds)
+            await self._clock.sleep(grant.wait_seconds)  # another transaction has just locked the host's row
 
-    async def settle(self, results: Sequence[ResultDelivery | PutOff], holder: str, want: int) -> list[Lease]:
+    def put_off(self, task: PageTask, wait_seconds: float) -> PutOff:
+        """Return the outcome of a job that may not be fetched for this time."""
+        return PutOff(task.lease.fence, wait_seconds)
+
+    async def settle(self, results: Sequence[Outcome], holder: str, want: int) -> list[PageTask]:
         """Store results and lease more jobs in one commit; results whose lease was lost are dropped. Only jobs with a
-        host slot within the next two seconds are leased; `start_in_seconds` says when."""
-        updates = self._throttle.updates()
-        asked_at = self._clock.monotonic()
+        host slot within the next two seconds are leased."""
+        updates = self.throttle.updates()
         try:
             turn = await self._database.run(
-                lambda tx: self._commit(tx, results, holder, want, updates), within=self._answer_within
+                lambda tx: self._commit(tx, results, holder, want, updates), within=self._leases.queue.answer_within
             )
         except BaseException:
-            self._throttle.forget()
+            self.throttle.forget()
             raise
-        self._throttle.learn(turn.hold_seconds)
+        if (timing := self._leases.rate_limiter.timing) is not None:
+            timing.usable(turn.tasks)
+        self.throttle.learn(turn.hold_seconds)
         emit_holds(self._signals, updates, turn.hold_seconds)
-        self._emit_pages()
-        if len(self._tasks) > MOST_TASKS:  # leased but never started; nearly all were handed back
-            self._tasks = dict(list(self._tasks.items())[-MOST_TASKS // 2 :])
-        self._tasks |= {task.lease.fence: (task, asked_at + task.start_in_seconds) for task in turn.tasks}
-        return [task.lease for task in turn.tasks]
-
-    def _emit_pages(self) -> None:
         if self._pages:
             self._signals.emit(PagesSettled(pages=dict(self._pages), bytes=dict(self._bytes)))
             self._pages.clear()
             self._bytes.clear()
+        return turn.tasks
 
     def close(self) -> None:
         """Abort running fetches and close all connections."""
         self._runner.close()
 
     async def _commit(
-        self,
-        tx: Tx,
-        results: Sequence[ResultDelivery | PutOff],
-        holder: str,
-        want: int,
-        updates: dict[int, HostUpdate],
+        self, tx: Tx, results: Sequence[Outcome], holder: str, want: int, updates: dict[int, HostUpdate]
     ) -> _Turn:
         deliveries = [one for one in results if isinstance(one, ResultDelivery)]
         put_off = [one.move for one in results if isinstance(one, PutOff)]
         request = self._leases.by_host(LeaseRequest(holder, [KIND], list(self._lanes), self._capabilities))
-        turn = _Turn(await self._ingest.settle_in(tx, request, deliveries, want, put_off, self._attempts))
+        attempts = self._leases.queue.own_attempts
+        turn = _Turn(await self._ingest.settle_in(tx, request, deliveries, want, put_off, attempts))
         if updates:
             turn.hold_seconds = await self._hosts.record(tx, updates)
         turn.tasks = await self._leases.reserve(tx, turn.settlement.leases)
@@ -193,15 +206,11 @@ class PageJobExecutor:
         await self._ingest.call_hooks(tx, turn.settlement)
         return turn
 
+    def _failed(self, task: PageTask, failure: Failure) -> ResultDelivery:
+        return ResultDelivery(task.lease.fence, failed(failure, self._clock.micros()))
 
-def _answer(task: PageTask, url: Url, host: int, fetched: Fetched) -> HostAnswer:
-    return HostAnswer(
-        origin=origin(url),
-        host=host,
-        page=xxhash.xxh3_64_intdigest(url.encode()),
-        attempts=task.lease.attempts,
-        status=fetched.status,
-        latency_seconds=fetched.seconds,
-        error=None if fetched.failure is None else fetched.failure.code,
-        retry_after=fetched.retry_after,
-    )
+    def _blocked(self, task: PageTask, failure: Failure) -> None:
+        detail = failure.operator_detail or failure.message
+        self._signals.emit(
+            PageBlocked(job_id=task.lease.fence.job_id, url=failure.url, code=failure.code, detail=detail)
+        )

@@ -4,17 +4,22 @@ and bots."""
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Final
 
 from msgspec import DecodeError, Struct, ValidationError
 
 from shoal.base.database import Tx
-from shoal.hosts.rate_limiter import RateLimiter
+from shoal.base.url import Url
+from shoal.hosts.rate_limiter import RateLimiter, SlotGrant
 from shoal.page_jobs.spec import PageSpec, PageWork, host_of
 from shoal.page_jobs.store import GroupStore
 from shoal.queue import states
 from shoal.queue.job import Fence, Lease, LeaseRequest
 from shoal.queue.queue import Queue
 from shoal.queue.states import Move
+from shoal.web.page_fetcher import PageFetcher, RedirectChain
+
+NOWHERE: Final = "about:blank"  # the URL of a job that cannot be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +37,38 @@ class PutOff:
         return states.put_off(self.fence.job_id, self.fence.epoch, wait, self.reason)
 
 
-class PageTask(Struct, frozen=True):
-    """A leased job with its work. `start_in_seconds`: until its host slot. Without a host it has no slot: it cannot be
-    read, or robots.txt forbids its page."""
+class PageTask(Struct, eq=False):
+    """A leased job with its work and its slot, as the fetch pool needs it (`shoal.web.fetch_pool.PoolTask`). Without a
+    host it has no slot: it cannot be read, or robots.txt forbids its page."""
 
     lease: Lease
     work: PageWork | None  # None: this version cannot read it
     host: int = 0
-    start_in_seconds: float = 0.0
-    delay_seconds: float = 0.0  # minimum delay to other requests to its host
+    start_in_seconds: float = 0.0  # from when it was leased to its slot
+    slot_at: float = 0.0
+    delay_seconds: float = 0.0
+    target: Url | None = None  # where its redirects have led so far; `host` is the host of this URL
+    chain: RedirectChain | None = None  # the redirects that led there
+    fetcher: PageFetcher | None = None  # once it has been started
+    give_up_at: float = 0.0  # until when it may wait for a slot at the host it redirects to
+    started_at: float = 0.0  # when its first request was started; 0: not yet
+
+    @property
+    def seq(self) -> Fence:
+        return self.lease.fence
+
+    @property
+    def at(self) -> Url:
+        """The URL to request next: its own, or the one it redirects to."""
+        return self.target or Url(NOWHERE if self.work is None else self.work.url)
+
+    @property
+    def attempts(self) -> int:
+        return self.lease.attempts
+
+    def take_slot(self, grant: SlotGrant) -> None:
+        self.host, self.delay_seconds = grant.host, grant.delay_seconds
+        self.start_in_seconds, self.slot_at = grant.wait_seconds, grant.slot_at
 
 
 class PageLeases:
@@ -53,13 +81,13 @@ class PageLeases:
         denies: Callable[[PageWork], bool] = lambda work: False,
     ) -> None:
         self._denies = denies  # returns whether robots.txt is known to forbid a page, which then needs no slot
-        self._queue = queue
+        self.queue = queue
         self._groups = GroupStore()
-        self._rate_limiter = rate_limiter
+        self.rate_limiter = rate_limiter
 
     def by_host(self, request: LeaseRequest) -> LeaseRequest:
         """Return the lease request limited to jobs whose hosts may be requested now."""
-        return replace(request, rate_limiter=self._rate_limiter)
+        return replace(request, rate_limiter=self.rate_limiter)
 
     async def reserve(self, tx: Tx, leases: Sequence[Lease]) -> list[PageTask]:
         """Reserve a slot for each of the jobs leased in this commit. If a host has none after all, because another
@@ -68,15 +96,16 @@ class PageLeases:
         kept = [task for task in tasks if task.work is None or self._denies(task.work)]
         readable = [(task, task.work) for task in tasks if task.work is not None and not self._denies(task.work)]
         refused = []
-        places = await self._rate_limiter.give(tx, [host_of(work.url) for _, work in readable])
-        for (task, work), place in zip(readable, places, strict=True):
+        places = await self.rate_limiter.give(tx, [host_of(work.url) for _, work in readable])
+        for (task, _), place in zip(readable, places, strict=True):
             if place.granted:
                 task.lease.start_in_seconds = place.wait_seconds
-                kept.append(PageTask(task.lease, work, place.host, place.wait_seconds, place.delay_seconds))
+                task.take_slot(place)
+                kept.append(task)
             else:
                 refused.append(states.take_back(task.lease.fence.job_id, task.lease.fence.epoch, "host_busy"))
         if refused:
-            await self._queue.finish_and_lease_in(tx, refused, None)
+            await self.queue.finish_and_lease_in(tx, refused, None)
         return kept
 
     async def _read(self, tx: Tx, leases: Sequence[Lease]) -> list[PageTask]:

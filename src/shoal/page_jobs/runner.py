@@ -1,8 +1,7 @@
-"""Run one page job: check robots.txt, fetch the page, extract its data. Failures are returned, not raised."""
+"""How one page job is fetched, with its own headers, limits and egress route, and what its result is. Failures are
+returned, not raised."""
 
-import asyncio
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -11,78 +10,23 @@ import orjson
 from msgspec.structs import replace as replace_fields
 
 from shoal.base.clock import Clock
-from shoal.base.database import Database
 from shoal.base.errors import StorageFull, TimeError
 from shoal.base.url import Url, origin
 from shoal.egress import Egress, Failure, Limits
 from shoal.egress.exchange import parse_retry_after
 from shoal.extract.page import ExtractOptions, PageFacts
-from shoal.hosts.rate_limiter import HostConnections, RateLimiter
 from shoal.hosts.robots import NO_ROBOTS, RobotsSource, Rules, product_token
-from shoal.hosts.robots_cache import RobotsMemo
-from shoal.hosts.throttle import REFUSED, ThrottleTracker
+from shoal.hosts.robots_cache import RobotsRules
+from shoal.hosts.throttle import REFUSED
 from shoal.page_jobs.result import Result, Status
 from shoal.page_jobs.spec import PageWork
 from shoal.web.cookies import CookieJar
 from shoal.web.crawl_headers import CrawlHeaders
-from shoal.web.page_fetcher import RETRYABLE_STATUS, Fetched, PageFetcher, RedirectChain
+from shoal.web.page_fetcher import RETRYABLE_STATUS, Fetched, PageFetcher
 
 if TYPE_CHECKING:
     from shoal.extract.optional_facts import OptionalFactsReader
     from shoal.page_jobs.rendering import PageRenderer
-
-
-LONGEST_HOP_SECONDS: Final = 30.0  # for which a page waits for the host it redirects to; after that the job is put off
-
-
-class HostBusy(Exception):
-    """A redirect target's host must not be requested for this time."""
-
-    def __init__(self, wait_seconds: float) -> None:
-        super().__init__(wait_seconds)
-        self.wait_seconds = wait_seconds
-
-
-class RedirectSlots:
-    """The host slots of one job. It already has one for its own URL; each redirect target needs another."""
-
-    def __init__(
-        self,
-        database: Database,
-        rate_limiter: RateLimiter,
-        connections: HostConnections,
-        throttle: ThrottleTracker,
-        clock: Clock,
-    ) -> None:
-        self._database = database
-        self._rate_limiter = rate_limiter
-        self._connections = connections
-        self._throttle = throttle
-        self._clock = clock
-        self.hosts: dict[str, int] = {}
-
-    async def wait(self, url: Url) -> None:
-        """Wait for a slot at the host of a redirect target; raises `HostBusy` if there is none soon."""
-        host_origin = origin(url)
-        give_up_at = self._clock.monotonic() + LONGEST_HOP_SECONDS
-        while True:
-            asked_at = self._clock.monotonic()
-            place = await self._database.run(
-                lambda tx: self._rate_limiter.next_slot(tx, host_origin, LONGEST_HOP_SECONDS)
-            )
-            self.hosts[host_origin] = place.host
-            if place.granted:
-                break
-            if asked_at + place.wait_seconds > give_up_at:
-                raise HostBusy(place.wait_seconds)
-            await self._clock.sleep(place.wait_seconds)  # another transaction has just locked the host's row
-        await self._connections.wait_for_slot(place.host, asked_at + place.wait_seconds, place.delay_seconds)
-        if self._throttle.holds(place.host):
-            raise HostBusy(self._throttle.held_seconds(place.host))
-
-    def connected(self, url: Url) -> AbstractAsyncContextManager[None]:
-        """Hold one of the connections that the host of a URL may have."""
-        return self._connections.at(self.hosts[origin(url)])
 
 
 STORE_PAUSE_SECONDS: Final = 1.0  # before the store is asked again for a robots.txt
@@ -90,8 +34,6 @@ MOST_READERS: Final = 64  # rule sets with a cached reader
 SHOWN_FACTS: Final = ("title", "description", "canonical", "robots", "lang", "h1", "word_count")
 
 Blocked = Callable[[Failure], None]
-OnResponse = Callable[[Url, Fetched], None]
-"""Called with the response of a URL's host."""
 
 
 class NotRendered(Exception):
@@ -125,7 +67,7 @@ class EgressRoute:
     """An egress, and the robots.txt rules fetched through it."""
 
     egress: Egress
-    robots: RobotsMemo
+    robots: RobotsRules
 
     def close(self) -> None:
         self.robots.close()
@@ -175,78 +117,46 @@ class PageJobRunner:
         self._longest_retry_after = longest_retry_after
         self._readers: dict[bytes, OptionalFactsReader] = {}
 
-    async def ask_robots(self, work: PageWork) -> bool:
-        """Load the robots.txt rules of a job's host; return whether they had to be loaded now and were reachable."""
-        route, host_origin = self._routes.by(work.crawl_config.proxy), origin(Url(work.url))
-        if route is None or route.robots.known(host_origin) is not None:
-            return False
-        return (await route.robots.rules_of(host_origin)).reachable
+    def robots_of(self, work: PageWork) -> RobotsRules | None:
+        """Return the robots.txt rules of a job's egress route; None if this worker does not have its proxy."""
+        route = self._routes.by(work.crawl_config.proxy)
+        return None if route is None else route.robots
 
     def denies(self, work: PageWork) -> bool:
-        """Return whether cached rules of a job's host forbid its page."""
-        route, url = self._routes.by(work.crawl_config.proxy), Url(work.url)
-        rules = None if route is None else route.robots.known(origin(url))
-        return rules is not None and rules.reachable and not rules.allows(url)
+        """Return whether the rules of a job's host are known and forbid its page."""
+        robots = self.robots_of(work)
+        return robots is not None and robots.denies(Url(work.url))
 
-    async def run(
-        self, work: PageWork, on_response: OnResponse, blocked: Blocked, slots: RedirectSlots | None = None
-    ) -> Result:
-        """Fetch the page and return its result; see `visit`."""
-        return self._result(work, await self.visit(work, on_response, blocked, slots))
-
-    async def visit(
-        self,
-        work: PageWork,
-        on_response: OnResponse,
-        blocked: Blocked,
-        slots: RedirectSlots | None = None,
-        *,
-        capture: bool = False,
-    ) -> Fetched:
-        """Fetch the page and follow redirects that the target's robots.txt allows, each in its host slot. `on_response`
-        is called with each response, `blocked` with each request blocked by the address rule. Without `slots`, the
-        host's crawl delay is kept before each redirect. A page that needs a browser is rendered; raises `NotRendered`
-        if the renderer cannot take it now."""
-        at, label = Url(work.url), work.crawl_config.proxy
-        route = self._routes.by(label)
-        if route is None:
-            return Fetched(at, 0.0, failure=Failure("unknown_proxy", no_proxy(label), retryable=True, url=at))
-        renderer = self._renderer if work.crawl_config.js_required else None
-        fetcher = self._fetcher(route.egress, work, at, blocked, capture=capture or renderer is not None)
-        chain: RedirectChain | None = None
-        while True:
-            if chain is not None and slots is not None and route.robots.known(origin(at)) is None:
-                await slots.wait(at)  # robots.txt needs a slot of its own
-            rules = await route.robots.rules_of(origin(at))
-            if failure := _objection(rules, at):
-                return Fetched(at, 0.0, redirects=() if chain is None else chain.hops, failure=failure)
-            if chain is not None:
-                await (self._clock.sleep(rules.delay.total_seconds()) if slots is None else slots.wait(at))
-            async with nullcontext() if slots is None else slots.connected(at):
-                fetched = await _fetch(fetcher, at, chain)
-            on_response(at, fetched)
-            if fetched.chain is None:
-                if renderer is not None:
-                    await renderer.render(fetcher, self.headers_of(work, at), at, fetched, work.crawl_config)
-                return fetched
-            at, chain = Url(fetched.final_url), fetched.chain
-
-    def close(self) -> None:
-        if self._renderer is not None:
-            self._renderer.close()
-        self._routes.close()
-
-    def _fetcher(self, egress: Egress, work: PageWork, url: Url, blocked: Blocked, *, capture: bool) -> PageFetcher:
+    def fetcher(self, work: PageWork, url: Url, blocked: Blocked, *, capture: bool = False) -> PageFetcher:
+        """Return the fetcher of a job, whose proxy this worker has. `blocked` is called with each request that the
+        address rule blocks."""
+        route = self._routes.by(work.crawl_config.proxy)
+        assert route is not None
         return PageFetcher(
-            egress,
+            route.egress,
             self.headers_of(work, url),
             self.limits_of(work),
             self._options,
             blocked,
             self._reader(work),
-            capture=capture,
+            capture=capture or self.renders(work),
             token=self._token,
         )
+
+    def renders(self, work: PageWork) -> bool:
+        """Return whether the job needs a browser, and there is one."""
+        return work.crawl_config.js_required and self._renderer is not None
+
+    async def render(self, work: PageWork, fetcher: PageFetcher, at: Url, fetched: Fetched) -> None:
+        """Replace the facts of a page by those of its rendered form; raises `NotRendered` if the renderer cannot take
+        it now."""
+        assert self._renderer is not None
+        await self._renderer.render(fetcher, self.headers_of(work, at), at, fetched, work.crawl_config)
+
+    def close(self) -> None:
+        if self._renderer is not None:
+            self._renderer.close()
+        self._routes.close()
 
     def limits_of(self, work: PageWork) -> Limits:
         """Return the limits of the fetch; a job may only shorten the timeout."""
@@ -272,7 +182,7 @@ class PageJobRunner:
             self._readers[name] = OptionalFactsReader(self._clock.monotonic, rules=read_rules(work.rule_set))
         return self._readers[name]
 
-    def _result(self, work: PageWork, fetched: Fetched) -> Result:
+    def result(self, work: PageWork, fetched: Fetched) -> Result:
         further, facts = fetched.further, fetched.facts
         result = Result(
             Status.SUCCESS,
@@ -298,27 +208,12 @@ class PageJobRunner:
         return 0.0 if wait is None else wait.total_seconds()
 
 
-async def _fetch(fetcher: PageFetcher, url: Url, chain: RedirectChain | None) -> Fetched:
-    answer: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
-
-    def done(fetched: Fetched) -> None:
-        if not answer.done():
-            answer.set_result(fetched)
-
-    handle = fetcher.submit(url, done, None, chain)
-    try:
-        return await answer
-    finally:
-        handle.cancel()
-
-
-def _objection(rules: Rules, url: Url) -> Failure | None:
-    """Return why a URL must not be fetched."""
-    if not rules.reachable:
-        return Failure("robots_unreachable", f"{NO_ROBOTS} {rules.why_none}".rstrip(), retryable=True, url=url)
-    if not rules.allows(url):
+def objection(rules: Rules | None, url: Url) -> Failure:
+    """Return why a URL that its robots.txt forbids, or whose robots.txt is unreachable, must not be fetched."""
+    if rules is not None and rules.reachable:
         return Failure("robots_denied", f"The robots.txt of {origin(url)} forbids {url}.", retryable=False, url=url)
-    return None
+    why = NO_ROBOTS if rules is None else f"{NO_ROBOTS} {rules.why_none}".rstrip()
+    return Failure("robots_unreachable", why, retryable=True, url=url)
 
 
 def no_proxy(label: str | None) -> str:

@@ -20,7 +20,7 @@ from shoal.process.runners import RUNNERS, Runs, page_job_executor
 from shoal.work.child_loop import Child, ChildRefused, PageChild, die_with_parent
 from shoal.work.page_job_loop import JobExecutor, holder_of
 
-Pages = Callable[[App, Sequence[str]], JobExecutor[Any]]
+Pages = Callable[[App, Sequence[str]], JobExecutor[Any, Any]]
 
 
 def main(runs: Runs = RUNNERS, pages: Pages = page_job_executor) -> None:

@@ -119,10 +119,12 @@ def make_prober(app: App, crawl: Crawl) -> "Prober":
 
 def page_job_executor(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobExecutor":
     """Build what a page child executes. All its jobs share one egress per proxy, under the operator's address rule."""
-    from shoal.hosts.rate_limiter import HostConnections, RateLimiter
-    from shoal.hosts.robots_cache import RobotsCache, RobotsMemo
+    from shoal.hosts.rate import SlotTiming
+    from shoal.hosts.rate_limiter import RateLimiter
+    from shoal.hosts.robots_cache import RobotsCache, RobotsRules
     from shoal.hosts.throttle import ThrottleTracker
     from shoal.page_jobs.executor import PageJobExecutor
+    from shoal.page_jobs.leasing import PageLeases
     from shoal.page_jobs.runner import EgressRoute, EgressRoutes, PageJobRunner, PatientRobots
     from shoal.web.browser import has_browser
 
@@ -137,7 +139,7 @@ def page_job_executor(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJ
             address_rule_of(settings, controllers=app.controller_addresses), limits, clock=clock, proxy=proxy
         )
         robots = RobotsCache(app.database, egress, agent, settings.hosts, clock, signals)
-        return EgressRoute(egress, RobotsMemo(PatientRobots(robots, clock), clock))
+        return EgressRoute(egress, RobotsRules(PatientRobots(robots, clock)))
 
     renderer = None
     if has_browser(settings.render):
@@ -145,26 +147,25 @@ def page_job_executor(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJ
 
         renderer = PageRenderer(lambda: _page_renderer(app), settings.crawl.max_concurrent_chrome)
         app.browsers.add(renderer)
+    runner = PageJobRunner(
+        EgressRoutes(route),
+        agent,
+        limits,
+        settings.crawl.max_links,
+        clock,
+        settings.hosts.longest_retry_after,
+        renderer,
+    )
     return PageJobExecutor(
         app.database,
-        app.queue,
+        PageLeases(app.queue, RateLimiter(delay, timing=SlotTiming(clock)), runner.denies),
         app.page_jobs.ingest,
-        RateLimiter(delay),
-        HostConnections(settings.pages.speed_profile.connections, clock),
+        runner,
         ThrottleTracker(settings.hosts, clock, latency_factor=delay.latency_factor, delay_seconds=delay.delay_seconds),
-        PageJobRunner(
-            EgressRoutes(route),
-            agent,
-            limits,
-            settings.crawl.max_links,
-            clock,
-            settings.hosts.longest_retry_after,
-            renderer,
-        ),
-        clock,
         signals,
-        lanes,
-        (HTTP,) if renderer is None else (HTTP, JS),
+        lanes=lanes,
+        capabilities=(HTTP,) if renderer is None else (HTTP, JS),
+        connections=settings.pages.speed_profile.connections,
     )
 
 

@@ -12,7 +12,7 @@ from shoal.base.url import Url
 from shoal.egress import AddressRule, Failure, Proxy
 from shoal.egress.pinning_proxy import PinningProxy, ProxySession, chromium_network_flags
 from shoal.hosts.robots import Rules
-from shoal.hosts.robots_cache import RobotsMemo
+from shoal.hosts.robots_cache import RobotsRules
 
 # The proxy decides which addresses may be reached; for the browser, all of them have the address of the proxy.
 DISABLED_FEATURES = ("LocalNetworkAccessChecks",)
@@ -57,7 +57,7 @@ class PinnedNetwork:
         find_proxy: Callable[[str], Proxy | None] = lambda label: None,
         *,
         upstream: Proxy | None = None,
-        robots: RobotsMemo | None = None,
+        robots: RobotsRules | None = None,
     ) -> None:
         self._proxy = proxy
         self._rule = rule

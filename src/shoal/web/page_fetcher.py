@@ -24,7 +24,7 @@ from shoal.egress import (
     endless,
     leads_to,
 )
-from shoal.egress.exchange import asked_wait
+from shoal.egress.exchange import NO_DEADLINE, asked_wait
 from shoal.extract.flags import PageFlag
 from shoal.extract.page import ExtractOptions, PageFacts, canonical_of, extract, of_headers, refresh_of
 from shoal.hosts.throttle import THROTTLED
@@ -145,13 +145,15 @@ class PageFetcher:
         done: Callable[[Fetched], None],
         condition: tuple[str | None, str | None] | None = None,
         chain: RedirectChain | None = None,
+        send_by: float = NO_DEADLINE,
     ) -> Cancellable:
         """Start a fetch; `done` is called once, unless the handle is cancelled first. `condition`: ETag and
-        Last-Modified, at least one of them set, for a conditional request. `chain`: the redirects that led here."""
+        Last-Modified, at least one of them set, for a conditional request. `chain`: the redirects that led here.
+        `send_by`: see `Request`."""
         if chain is not None and chain.fetcher_id != self._id:
             for place, field in chain.cookies:
                 self.headers.learn_again(place, field)
-        request = Request(url, headers=self.headers.to(url), limits=self.limits)
+        request = Request(url, headers=self.headers.to(url), limits=self.limits, send_by=send_by)
         if condition is not None:
             request = request._replace(headers=request.headers + _conditions(*condition))
         return self._egress.submit(request, lambda outcome: done(self._fetched(request, outcome, chain)))

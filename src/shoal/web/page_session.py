@@ -17,7 +17,7 @@ from shoal.base.clock import Clock
 from shoal.base.errors import ShoalError
 from shoal.base.url import Url, origin
 from shoal.egress import Failure
-from shoal.hosts.robots_cache import RobotsMemo
+from shoal.hosts.robots_cache import RobotsRules
 from shoal.web.browser import Browser
 from shoal.web.cdp import BrowserLost, CdpSession, CommandFailed, Params
 from shoal.web.network import OriginConnections, PinnedSession, WaitingRequest, allows
@@ -49,7 +49,7 @@ class PageSession:
         self,
         browser: Browser,
         request: RenderRequest,
-        robots: RobotsMemo | None,
+        robots: RobotsRules | None,
         connections: OriginConnections,
         proxy: PinnedSession | None,
         clock: Clock,
@@ -364,7 +364,7 @@ class PageSession:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _judge(self, session: CdpSession, params: Params, robots: RobotsMemo, is_own: bool) -> None:
+    async def _judge(self, session: CdpSession, params: Params, robots: RobotsRules, is_own: bool) -> None:
         url = params["request"]["url"]
         try:
             rules = await robots.rules_of(origin(Url(url)))

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from shoal.base.url import Url
 from shoal.egress import Cancellable, Egress, Failure, Limits, Outcome, Request, Response
-from shoal.egress.exchange import asked_wait
+from shoal.egress.exchange import NO_DEADLINE, asked_wait
 from shoal.hosts.throttle import THROTTLED
 from shoal.web.crawl_headers import CrawlHeaders
 from shoal.web.page_fetcher import Fetched, unexpected
@@ -110,10 +110,10 @@ class SitemapFetcher:
         self._is_busy = False  # fetching a large one
         self._is_read = True  # the last large one is read and its entries are stored
 
-    def submit(self, url: Url, done: Callable[[FetchedSitemap], None]) -> Cancellable:
-        """Start a fetch; `done` is called once, unless the handle is cancelled first."""
+    def submit(self, url: Url, done: Callable[[FetchedSitemap], None], send_by: float = NO_DEADLINE) -> Cancellable:
+        """Start a fetch; `done` is called once, unless the handle is cancelled first. `send_by`: see `Request`."""
         fetch = _SitemapFetch(url, done)
-        self._send(fetch, self._small, self._look)
+        self._send(fetch, self._small, self._look, send_by)
         return fetch
 
     def go_on(self) -> None:
@@ -122,8 +122,14 @@ class SitemapFetcher:
         if self._large:
             self._begin_next()
 
-    def _send(self, fetch: _SitemapFetch, limits: Limits, then: Callable[[_SitemapFetch, Outcome], None]) -> None:
-        request = Request(fetch.url, headers=self._headers.to(fetch.url), limits=limits)
+    def _send(
+        self,
+        fetch: _SitemapFetch,
+        limits: Limits,
+        then: Callable[[_SitemapFetch, Outcome], None],
+        send_by: float = NO_DEADLINE,
+    ) -> None:
+        request = Request(fetch.url, headers=self._headers.to(fetch.url), limits=limits, send_by=send_by)
         fetch.in_flight = self._egress.follow(request, partial(then, fetch), self._headers.at_hop)
 
     def _look(self, fetch: _SitemapFetch, outcome: Outcome) -> None:

@@ -58,9 +58,10 @@ from shoal.work.ipc import (
     pairs_of,
 )
 from shoal.work.leases import LeaseValidity
-from shoal.work.page_job_loop import JobExecutor, PageJobLoop
+from shoal.work.page_job_loop import JobExecutor, JobTask, LoopCallbacks, PageJobLoop
 from shoal.work.worker_context import StoreOutOfReach
 
+T = TypeVar("T", bound=JobTask)
 R = TypeVar("R")
 
 TICK_SECONDS = 0.5
@@ -183,13 +184,13 @@ class Child:
             await self._clock.sleep(TICK_SECONDS)
 
 
-class PageChild(Generic[R]):
+class PageChild(Generic[T, R]):
     """A child for page jobs: leases and settles them itself, and tells its parent which leases to extend."""
 
     def __init__(
         self,
         settings: Settings,
-        executor: JobExecutor[R],
+        executor: JobExecutor[T, R],
         queue: Queue,
         holder: str,
         clock: Clock,
@@ -204,10 +205,8 @@ class PageChild(Generic[R]):
         self._tick_seconds = min(TICK_SECONDS, settings.queue.extend_every.total_seconds() / 2)
         self._version = 0
         self._working: asyncio.Task[None] | None = None
-        slots = settings.crawl.max_concurrent_curl
-        self._loop = PageJobLoop(
-            executor, queue, slots, holder, clock, self._send_holding, _send_alone, self._report_error
-        )
+        callbacks = LoopCallbacks(leased=self._send_holding, alone=_send_alone, error=self._report_error)
+        self._loop = PageJobLoop(executor, queue, settings.crawl.max_concurrent_curl, holder, callbacks)
 
     async def serve(self) -> None:
         reader = await _stdin()
@@ -242,7 +241,7 @@ class PageChild(Generic[R]):
             case RestartBrowsers():
                 self._browsers.restart()
             case HandBack(reason):
-                self._loop.hand_back(reason)
+                self._loop.return_unstarted(reason)
             case Leave(_, finish_first):
                 self._loop.leave(finish_first=finish_first)
             case _:

@@ -1,25 +1,41 @@
-"""In the child: the loop that keeps its page slots full. It leases jobs in batches, runs them concurrently and settles
-them together.
+"""In the child: the loop that keeps its page slots full. It leases jobs in batches, hands them to the fetch pool and
+settles them together.
 
-The worker extends the leases. A `JobExecutor` does the work of a job and stores its result.
+The worker extends the leases. A `JobExecutor` knows what the jobs are and stores their results.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from operator import itemgetter
 from typing import Generic, Protocol, TypeVar
+
+from msgspec import Struct
 
 from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable, LeaseLost, ShoalError, StorageFull
 from shoal.base.parsing import show_duration
+from shoal.egress import Cancellable
 from shoal.hosts.rate import FetchRate, changed
+from shoal.hosts.robots_cache import RobotsRules
+from shoal.hosts.throttle import ThrottleTracker
 from shoal.queue.job import Fence, Lease
 from shoal.queue.queue import Queue
 from shoal.queue.states import STALLED
+from shoal.web.fetch_pool import Admitted, FetchPool, PoolTask, WindowSize
+from shoal.web.page_fetcher import Fetched, RedirectChain
 from shoal.work.leases import LeaseValidity
 
+
+class JobTask(PoolTask, Protocol):
+    """A leased job in the fetch pool."""
+
+    lease: Lease
+    chain: RedirectChain | None  # set once it was redirected
+    started_at: float  # when its first request was started; 0: not yet
+
+
+T = TypeVar("T", bound=JobTask)
 R = TypeVar("R")
 
 BATCH = 100  # results that are settled at once, however recent the last commit was
@@ -37,15 +53,38 @@ def holder_of(worker: str, pid: int) -> str:
     return f"{worker}/pages/{pid}"
 
 
-class JobExecutor(Protocol[R]):
-    """Runs single page jobs, settles many at once and leases the next ones. Used from one event loop only."""
+class JobExecutor(Protocol[T, R]):
+    """Knows what page jobs are to the fetch pool, settles many at once and leases the next ones. Used from one event
+    loop only. A problem with the page is part of a result; an exception counts as a failed attempt."""
 
-    async def run(self, lease: Lease) -> R:
-        """Run one job; the result carries its lease. A problem with the page is part of the result; an exception counts
-        as a failed attempt. May be cancelled at any time, and then leaves nothing behind."""
+    throttle: ThrottleTracker
+    connections: int  # per host
+
+    def admit(self, task: T) -> Admitted | R:
+        """Return when a job whose slot has come may start, or its result if it needs no request."""
         ...
 
-    async def settle(self, results: Sequence[R], holder: str, want: int) -> list[Lease]:
+    def robots_of(self, task: T) -> RobotsRules:
+        """Return the robots.txt rules that an admitted job waits for."""
+        ...
+
+    def start(self, task: T, send_by: float, done: Callable[[Fetched], None]) -> Cancellable:
+        """Send the request of a job by this time, and call `done` once, unless cancelled first."""
+        ...
+
+    def read(self, task: T, fetched: Fetched) -> R | Awaitable[R] | None:
+        """Return the result of a response, or what awaits it; None if the job needs a slot at another host."""
+        ...
+
+    async def find_slot(self, task: T) -> R | None:
+        """Reserve the slot that a redirected job needs; return its result if there is none."""
+        ...
+
+    def put_off(self, task: T, wait_seconds: float) -> R:
+        """Return the result of a job that may not start for this time."""
+        ...
+
+    async def settle(self, results: Sequence[R], holder: str, want: int) -> list[T]:
         """In one commit: store the results, end or return their jobs, and lease up to `want` more for `holder`. A
         result whose lease was lost is dropped; the others count. If the store fails, nothing is stored and the same
         results are passed again. Without results it only leases; with `want` 0 it only settles."""
@@ -56,23 +95,28 @@ class JobExecutor(Protocol[R]):
         ...
 
 
-class PageJobLoop(Generic[R]):
+class LoopCallbacks(Struct, frozen=True, kw_only=True):
+    """Callbacks through which the loop notifies the child that runs it."""
+
+    leased: Callable[[], None]  # called after every lease, before any of its jobs starts
+    alone: Callable[[Fence | None], None]  # a suspect starts by itself; None: it has ended
+    error: Callable[[str, Exception], None]  # the store could not do this
+
+
+class PageJobLoop(Generic[T, R]):
     """Keeps the slots full. The faster jobs finish, the more are leased ahead, so that each commit covers more of them.
 
-    `on_leased` is called after every lease. A job that lost a worker before (a suspect) runs by itself, and `on_alone`
-    is called with its fence before and with None after: if it kills the process, no other job is blamed.
+    Implements `shoal.web.fetch_pool.PoolCaller`. A job that lost a worker before (a suspect) runs by itself: if it
+    kills the process, no other job is blamed.
     """
 
     def __init__(
         self,
-        executor: JobExecutor[R],
+        executor: JobExecutor[T, R],
         queue: Queue,
         slots: int,
         holder: str,
-        clock: Clock,
-        on_leased: Callable[[], None],
-        on_alone: Callable[[Fence | None], None],
-        on_error: Callable[[str, Exception], None],
+        callbacks: LoopCallbacks,
     ) -> None:
         self._executor = executor
         self._queue = queue
@@ -80,21 +124,18 @@ class PageJobLoop(Generic[R]):
         self._stall_seconds = queue.settings.stall_deadline.total_seconds()
         self._slots = slots
         self._holder = holder
-        self._clock = clock
-        self._on_leased = on_leased
-        self._on_alone = on_alone
-        self._on_error = on_error
-        self._running: dict[Fence, asyncio.Task[None]] = {}
-        self._started_at: dict[Fence, float] = {}
-        self._ahead: deque[tuple[float, Lease]] = deque()  # with the time since when each could start
-        self._waiting: list[tuple[float, Lease]] = []  # with the time at which each may start, earliest first
-        self._suspects: deque[Lease] = deque()
-        self._suspect: Fence | None = None  # the one that is running
+        self._clock: Clock = executor.throttle.clock
+        self._callbacks = callbacks
+        self._pool: FetchPool[T] = FetchPool(WindowSize(slots, executor.connections), self, executor.throttle)
+        self._tasks: dict[Fence, T] = {}  # leased, without a result
+        self._working: dict[Fence, asyncio.Task[None]] = {}  # jobs that are rendered, or get the slot of a redirect
+        self._suspects: deque[T] = deque()
+        self._suspect: T | None = None  # the one that is in the pool
         self._results: list[tuple[Fence, R]] = []
         self._settling: list[tuple[Fence, R]] = []  # in the commit that is under way
         self._first_result_at = 0.0
         self._changed = asyncio.Event()
-        self._validity = LeaseValidity(queue.settings.lease, clock)
+        self._validity = LeaseValidity(queue.settings.lease, self._clock)
         self._batch = 0  # how many results the last commit settled
         self._job_seconds = 0.0  # how long a job occupies a slot, on average over the last ones
         self._poll_at = 0.0  # when to ask for jobs even without a nudge
@@ -104,26 +145,33 @@ class PageJobLoop(Generic[R]):
         self._leave_at: float | None = None
         self._finish_first = False
         self._changes: set[asyncio.Task[None]] = set()  # changes of single jobs, such as a failed attempt
-        self._stalled: set[Fence] = set()
         self._rate: FetchRate | None = None
 
     async def run(self) -> None:
         """Work until `leave` was called and nothing is in hand."""
-        while True:
-            await self._turn()
-            self._fill()
-            self._check_deadlines()
-            if self._leave_at is not None and not (self.held or self._changes):
-                return
-            await self._rest()
+        try:
+            while True:
+                await self._turn()
+                self._fill()
+                self._check_deadlines()
+                if self._leave_at is not None and not (self.held or self._changes):
+                    return
+                await self._rest()
+        finally:
+            self._pool.drop()
+            for task in self._working.values():
+                task.cancel()
 
     @property
     def held(self) -> list[Fence]:
         """All jobs leased to us, including finished ones that are not stored yet: a slow commit must not cost them
         their leases."""
-        unsettled = [fence for fence, _ in (*self._settling, *self._results)]
-        unstarted = [lease.fence for _, lease in (*self._ahead, *self._waiting)]
-        return [*unsettled, *self._running, *unstarted, *(lease.fence for lease in self._suspects)]
+        return [*(fence for fence, _ in (*self._settling, *self._results)), *self._tasks]
+
+    @property
+    def running(self) -> int:
+        """Return how many jobs occupy a slot."""
+        return self._pool.in_flight + len(self._working)
 
     @property
     def is_changing(self) -> bool:
@@ -140,31 +188,39 @@ class PageJobLoop(Generic[R]):
         """Run up to `slots` jobs at once, and lease more only if `leasing`. Jobs that are running always finish."""
         self._slots = slots
         self._paused = not leasing
+        self._pool.resize(WindowSize(slots, self._executor.connections))
         self.nudge()
 
     def limit_rate(self, per_second: float | None) -> None:
         """Start at most this many jobs per second; None: unlimited."""
         self._rate = changed(self._rate, per_second, self._clock)
+        self._pool.limit_rate(self._rate)
         self.nudge()
 
     def renewed(self) -> None:
         self._validity.renew()
+        self._pool.fill()
 
     def drop(self, lost: Sequence[Fence]) -> None:
         """Cancel and forget these jobs: their leases are lost."""
-        gone = set(lost)
-        for fence in gone & self._running.keys():
-            self._running[fence].cancel()
-        self._ahead = deque(entry for entry in self._ahead if entry[1].fence not in gone)
-        self._waiting = [entry for entry in self._waiting if entry[1].fence not in gone]
-        self._suspects = deque(lease for lease in self._suspects if lease.fence not in gone)
+        for fence in lost:
+            self._tasks.pop(fence, None)
+            self._cancel(fence)
+        self._pool.withdraw(set(lost))
+        self._suspects = deque(task for task in self._suspects if task.lease.fence in self._tasks)
+        if self._suspect is not None and self._suspect.lease.fence in lost:
+            self._end_suspect()
 
-    def hand_back(self, reason: str) -> None:
+    def hand_back(self, task: T, wait_seconds: float) -> None:
+        """Take a job from the pool that may not start: after a redirect it needs another slot, else it is put off."""
+        if task.chain is not None and not wait_seconds:
+            self._work_on(task, self._follow(task))
+        else:
+            self._report(task, self._executor.put_off(task, wait_seconds))
+
+    def return_unstarted(self, reason: str) -> None:
         """Hand back the jobs that have not started."""
-        unstarted = [lease for _, lease in (*self._ahead, *self._waiting)]
-        self._release([*unstarted, *self._suspects], reason)
-        self._ahead.clear()
-        self._waiting.clear()
+        self._release([*self._pool.withdraw(), *self._suspects], reason)
         self._suspects.clear()
         self._changed.set()
 
@@ -175,8 +231,120 @@ class PageJobLoop(Generic[R]):
         if self._leave_at is None:
             self._leave_at = self._clock.monotonic() + LEAVE_SECONDS
         if not finish_first:
-            self.hand_back("shutdown")
+            self.return_unstarted("shutdown")
         self._changed.set()
+
+    # Called by the pool
+
+    @property
+    def is_closed(self) -> bool:
+        if self._suspects and self._suspect is None:
+            return True  # the suspect starts when nothing runs any more
+        most = self._slots if self._suspect is None else 1
+        return self.running >= most or not self._validity.holds()
+
+    @property
+    def is_out_of_reach(self) -> bool:
+        return False
+
+    def admit(self, task: T) -> Admitted | None:
+        admitted = self._executor.admit(task)
+        if isinstance(admitted, Admitted):
+            return admitted
+        self._report(task, admitted)
+        return None
+
+    def robots_of(self, task: T) -> RobotsRules:
+        return self._executor.robots_of(task)
+
+    def start(self, task: T, send_by: float, done: Callable[[Fetched], None]) -> Cancellable:
+        if not task.started_at:
+            task.started_at = self._clock.monotonic()
+        self._changed.set()
+        return self._executor.start(task, send_by, done)
+
+    def fetched(self, task: T, fetched: Fetched) -> None:
+        outcome = self._executor.read(task, fetched)
+        if outcome is None:
+            self._work_on(task, self._follow(task))
+        elif isinstance(outcome, Awaitable):
+            self._work_on(task, self._await_result(task, outcome))
+        else:
+            self._report(task, outcome)
+
+    def failed(self, task: T | None, error: Exception) -> None:
+        if task is None:
+            raise error
+        if self._forget(task):
+            if isinstance(error, BackendUnavailable | StorageFull):  # trouble of the store, not of the job
+                self._callbacks.error("running a page job", error)
+                self._change_soon(self._queue.release(task.lease, error.code))
+            else:
+                reason = f"{type(error).__name__}: {error}"
+                if isinstance(error, ShoalError):
+                    reason = f"{error.code}: {error.message}"
+                self._change_soon(self._queue.fail(task.lease, reason))
+        self._changed.set()
+
+    async def _follow(self, task: T) -> None:
+        """Get the slot that a redirect needs, and give the job back to the pool."""
+        result = await self._executor.find_slot(task)
+        self._working.pop(task.lease.fence, None)
+        if result is not None:
+            self._report(task, result)
+        elif task.lease.fence in self._tasks:
+            self._pool.accept([task])
+
+    async def _await_result(self, task: T, result: Awaitable[R]) -> None:
+        self._report(task, await result)
+        self._pool.fill()
+
+    def _work_on(self, task: T, work: Coroutine[object, object, None]) -> None:
+        """Continue with a job outside the pool; it still occupies its slot."""
+        fence = task.lease.fence
+
+        def on_done(done: "asyncio.Task[None]") -> None:
+            if self._working.get(fence) is done:
+                del self._working[fence]
+            if not done.cancelled() and isinstance(error := done.exception(), Exception):
+                self.failed(task, error)
+            self._pool.fill()
+
+        working = self._working[fence] = asyncio.create_task(work)
+        working.add_done_callback(on_done)
+
+    def _report(self, task: T, result: R) -> None:
+        """Keep the result of a job for the next commit, unless its lease was lost."""
+        if not self._forget(task):
+            return
+        now = self._clock.monotonic()
+        if not self._results:
+            self._first_result_at = now
+        self._results.append((task.lease.fence, result))
+        if task.started_at:
+            seconds = now - task.started_at
+            self._job_seconds += (seconds - self._job_seconds) * LEARNED_PART if self._job_seconds else seconds
+        self._changed.set()
+
+    def _forget(self, task: T) -> bool:
+        """Forget a job that has ended; return whether it was still ours."""
+        self._working.pop(task.lease.fence, None)
+        known = self._tasks.pop(task.lease.fence, None) is not None
+        if self._suspect is task:
+            self._end_suspect()
+        return known
+
+    def _end_suspect(self) -> None:
+        self._suspect = None
+        self._callbacks.alone(None)
+        self._pool.end_isolation()
+
+    def _cancel(self, fence: Fence) -> None:
+        self._pool.cancel(fence)
+        if (working := self._working.pop(fence, None)) is not None:
+            working.cancel()
+
+    # Commits
 
     async def _turn(self) -> None:
         """Settle what has finished and lease as many jobs as there is space for, in one commit."""
@@ -188,12 +356,12 @@ class PageJobLoop(Generic[R]):
         self._nudged = False
         self._is_leasing = want > 0
         try:
-            leases = await self._executor.settle([result for _, result in self._settling], self._holder, want)
+            tasks = await self._executor.settle([result for _, result in self._settling], self._holder, want)
         except ShoalError as error:
             self._is_leasing = False
             self._results = self._settling + self._results
             self._settling = []
-            self._on_error("storing results of page jobs", error)
+            self._callbacks.error("storing results of page jobs", error)
             await self._clock.sleep(STORE_RETRY_SECONDS)
             return
         self._is_leasing = False
@@ -202,18 +370,20 @@ class PageJobLoop(Generic[R]):
         if not self.held:
             self._validity.renew(now)  # these leases are new; only our parent knows about older ones
         self._batch = max(settled, self._batch // 2)
-        empty = len(leases) < want and not self._nudged  # a job may have been added after the store was asked
+        empty = len(tasks) < want and not self._nudged  # a job may have been added after the store was asked
         self._poll_at = now + self._poll_seconds if empty else 0.0
-        for lease in leases:
-            if lease.crash_count:
-                self._suspects.append(lease)
-            elif lease.start_in_seconds > 0:
-                self._waiting.append((now + lease.start_in_seconds, lease))
-            else:
-                self._ahead.append((now, lease))
-        self._waiting.sort(key=itemgetter(0))
-        if leases:
-            self._on_leased()  # before any of them starts: one that blocks this loop must not cost them their leases
+        self._tasks |= {task.lease.fence: task for task in tasks}
+        if tasks:
+            self._callbacks.leased()  # a job that blocks this loop must not cost the others their leases
+        self._suspects.extend(task for task in tasks if task.lease.crash_count)
+        self._pool.accept([task for task in tasks if not task.lease.crash_count])
+
+    def _fill(self) -> None:
+        """Start the next suspect, if there is one; the pool starts all others."""
+        if self._suspects and self._suspect is None and not self.running and self._validity.holds():
+            self._suspect = self._suspects.popleft()
+            self._callbacks.alone(self._suspect.lease.fence)
+            self._pool.isolate(self._suspect)
 
     def _want(self) -> int:
         """Return how many jobs to lease now."""
@@ -221,112 +391,58 @@ class PageJobLoop(Generic[R]):
             return 0
         if not self._validity.holds() and self.held:
             return 0
-        free = self._slots - len(self._running)
-        space = free + min(AHEAD_LIMIT, 2 * self._batch)
+        space = self._slots - self.running + min(AHEAD_LIMIT, 2 * self._batch)
         if self._rate is not None:  # others would be handed back before they start
             space = min(space, max(1, int(AHEAD_SECONDS / 2 * self._rate.per_second)))
         # As many again may wait for their hosts, where they occupy no slot, if slots become free for them in time.
-        again = space + len(self._running)
+        again = space + self.running
         if self._job_seconds:
             again = min(again, int(self._slots * AHEAD_SECONDS / self._job_seconds))
-        return max(0, space - len(self._ahead) - max(0, len(self._waiting) - again))
+        return max(0, space - self._ahead - max(0, self._pool.waiting_for_slots - again))
+
+    @property
+    def _ahead(self) -> int:
+        """Return how many jobs could start if there were a slot for them."""
+        return len(self._tasks) - len(self._suspects) - self.running - self._pool.waiting_for_slots
 
     def _settle_in_seconds(self) -> float:
         """Return the time until the results must be settled."""
         if not self._results:
             return float("inf")
-        settle_at = self._first_result_at + BATCH_SECONDS
-        starts_soon = bool(self._waiting) and self._waiting[0][0] < settle_at
-        idle = not (self._running or self._ahead or self._suspects or starts_soon)
-        if idle or len(self._results) >= BATCH:
+        if len(self._results) >= BATCH:
             return 0.0
-        return settle_at - self._clock.monotonic()
+        settle_at = self._first_result_at + BATCH_SECONDS
+        is_idle = not (self.running or self._ahead or self._suspects or self._pool.first_slot_at() < settle_at)
+        return 0.0 if is_idle else settle_at - self._clock.monotonic()
 
     def _lease_in_seconds(self) -> float:
         """Return the time until jobs are requested; infinite while every slot has one."""
-        if self._ahead or len(self._running) >= self._slots or not self._want():
+        if self._ahead > 0 or self.running >= self._slots or not self._want():
             return float("inf")
         return self._poll_at - self._clock.monotonic()
 
-    def _fill(self) -> None:
-        """Start jobs in the free slots."""
-        now = self._clock.monotonic()
-        while self._waiting and self._waiting[0][0] <= now:
-            self._ahead.append(self._waiting.pop(0))
-        if self._suspect is not None or not self._validity.holds():
-            return
-        if self._suspects:
-            if not self._running:
-                lease = self._suspects.popleft()
-                self._suspect = lease.fence
-                self._on_alone(lease.fence)
-                self._start(lease)
-            return
-        while self._ahead and len(self._running) < self._slots and self._start_in_seconds() <= 0:
-            self._start(self._ahead.popleft()[1])
-
-    def _start_in_seconds(self) -> float:
-        """Return the time until the rate limit allows the next start."""
-        return 0.0 if self._rate is None else self._rate.seconds_left()
-
-    def _start(self, lease: Lease) -> None:
-        if self._rate is not None:
-            self._rate.spend()
-        self._running[lease.fence] = asyncio.create_task(self._run_job(lease))
-        self._started_at[lease.fence] = self._clock.monotonic()
-
-    async def _run_job(self, lease: Lease) -> None:
-        try:
-            result = await self._executor.run(lease)
-        except asyncio.CancelledError:
-            if lease.fence in self._stalled:
-                self._stalled.discard(lease.fence)
-                deadline = show_duration(self._queue.settings.stall_deadline)
-                self._change_soon(self._queue.recovery.lose(lease, f"it did not end within {deadline}", STALLED))
-            elif self._leave_at is not None:
-                self._release([lease], "shutdown")
-        except (BackendUnavailable, StorageFull) as error:  # trouble of the store, not of the job
-            self._on_error("running a page job", error)
-            self._release([lease], error.code)
-        except Exception as error:
-            reason = (
-                f"{error.code}: {error.message}"
-                if isinstance(error, ShoalError)
-                else f"{type(error).__name__}: {error}"
-            )
-            self._change_soon(self._queue.fail(lease, reason))
-        else:
-            if not self._results:
-                self._first_result_at = self._clock.monotonic()
-            self._results.append((lease.fence, result))
-            seconds = self._clock.monotonic() - self._started_at[lease.fence]
-            self._job_seconds += (seconds - self._job_seconds) * LEARNED_PART if self._job_seconds else seconds
-        self._running.pop(lease.fence, None)
-        self._started_at.pop(lease.fence, None)
-        if self._suspect == lease.fence:
-            self._suspect = None
-            self._on_alone(None)
-        self._fill()
-        self._changed.set()
-
     def _check_deadlines(self) -> None:
-        """Cancel jobs that run too long, hand back those that waited too long for a slot, and all if time is up."""
+        """Give up jobs that run too long, hand back those that waited too long for a slot, and all if time is up."""
         now = self._clock.monotonic()
-        for fence, started_at in self._started_at.items():
-            if now - started_at > self._stall_seconds:
-                self._stalled.add(fence)
-                self._running[fence].cancel()
-        stale: list[Lease] = []
-        while self._ahead and now - self._ahead[0][0] > AHEAD_SECONDS and not self._finish_first:
-            stale.append(self._ahead.popleft()[1])
-        self._release(stale, "no_slot")
-        if self._leave_at is not None and not self._finish_first and now > self._leave_at:
-            for task in list(self._running.values()):
-                task.cancel()
+        for task in [task for task in self._tasks.values() if task.started_at]:
+            if now - task.started_at > self._stall_seconds:
+                self._cancel(task.lease.fence)
+                self._forget(task)
+                deadline = show_duration(self._queue.settings.stall_deadline)
+                self._change_soon(self._queue.recovery.lose(task.lease, f"it did not end within {deadline}", STALLED))
+        if not self._finish_first:
+            stale = {task.seq for task in self._pool.queued() if now - task.slot_at > AHEAD_SECONDS}
+            self._release(self._pool.withdraw(stale) if stale else [], "no_slot")
+            if self._leave_at is not None and now > self._leave_at:
+                left = list(self._tasks.values())
+                for task in left:
+                    self._cancel(task.lease.fence)
+                self._release(left, "shutdown")
 
-    def _release(self, leases: Sequence[Lease], reason: str) -> None:
-        for lease in leases:
-            self._change_soon(self._queue.release(lease, reason))
+    def _release(self, tasks: Sequence[T], reason: str) -> None:
+        for task in tasks:
+            if self._forget(task):
+                self._change_soon(self._queue.release(task.lease, reason))
 
     def _change_soon(self, change: Awaitable[object]) -> None:
         """Change a job in the background."""
@@ -337,7 +453,7 @@ class PageJobLoop(Generic[R]):
             except LeaseLost:
                 return
             except ShoalError as error:
-                self._on_error("storing the result of a page job", error)  # its lease expires
+                self._callbacks.error("storing the result of a page job", error)  # its lease expires
 
         def on_done(task: asyncio.Task[None]) -> None:
             self._changes.discard(task)
@@ -348,11 +464,8 @@ class PageJobLoop(Generic[R]):
         task.add_done_callback(on_done)
 
     async def _rest(self) -> None:
-        """Wait until something finishes, or it is time to settle, lease, start a job or check the deadlines."""
-        start_in_seconds = self._waiting[0][0] - self._clock.monotonic() if self._waiting else CHECK_SECONDS
-        if self._ahead and self._rate is not None and len(self._running) < self._slots:
-            start_in_seconds = min(start_in_seconds, self._start_in_seconds())
-        seconds = min(self._settle_in_seconds(), self._lease_in_seconds(), start_in_seconds, CHECK_SECONDS)
+        """Wait until something finishes, or it is time to settle, to lease or to check the deadlines."""
+        seconds = min(self._settle_in_seconds(), self._lease_in_seconds(), CHECK_SECONDS)
         if seconds > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):

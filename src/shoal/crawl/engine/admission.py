@@ -1,42 +1,12 @@
-"""Decides whether a taken URL may be fetched: checks holds of its host, changed options, traps and robots.txt."""
+"""Decides whether a taken URL may be fetched: checks changed options, traps and robots.txt."""
 
-from collections.abc import Callable
-from enum import Enum
-from typing import Protocol
-
-from shoal.base.url import Url
 from shoal.crawl.engine.page_reader import PageReader
-from shoal.crawl.engine.robots_check import RobotsAnswer, RobotsUnavailable
 from shoal.crawl.engine.sitemap_reader import SitemapReader
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, Settled, UrlKind, WalkerBatch
 from shoal.crawl.scope import is_first_guess
-from shoal.hosts.throttle import ThrottleTracker
-
-
-class RobotsRules(Protocol):
-    """The robots.txt rules of the hosts of one walker."""
-
-    def judge(self, url: Url) -> RobotsAnswer: ...
-
-    def denies(self, url: Url) -> bool: ...
-
-    def knows(self, host_origin: str) -> bool: ...
-
-    def sitemaps(self, url: Url) -> list[str]: ...
-
-    def ask(self, url: Url, then: Callable[[], None]) -> None: ...
-
-    def why(self, url: Url) -> RobotsUnavailable: ...
-
-    def close(self) -> None: ...
-
-
-class Admitted(Enum):
-    """The moment from which an admitted URL may be fetched."""
-
-    NOW = "now"  # only for its place in the fetch window
-    AFTER_ROBOTS = "after_robots"  # the robots.txt of its host, which is not known yet
+from shoal.hosts.robots_cache import RobotsAnswer, RobotsRules
+from shoal.web.fetch_pool import Admitted
 
 
 class Admission:
@@ -46,19 +16,10 @@ class Admission:
     that will not be fetched.
     """
 
-    def __init__(
-        self,
-        robots: RobotsRules,
-        pages: PageReader,
-        sitemaps: SitemapReader,
-        throttle: ThrottleTracker,
-        *,
-        rejudges: bool,
-    ) -> None:
-        self._robots = robots
+    def __init__(self, robots: RobotsRules, pages: PageReader, sitemaps: SitemapReader, *, rejudges: bool) -> None:
+        self.robots = robots
         self._pages = pages
         self._sitemaps = sitemaps
-        self._throttle = throttle
         self.rejudges = rejudges  # options were changed, so URLs that wait may no longer belong to the crawl
 
     @property
@@ -74,27 +35,17 @@ class Admission:
             return fate
         if self._pages.traps.holds(task.url):
             return Fate.QUARANTINED
-        return Fate.SKIPPED_ROBOTS if self._robots.denies(task.url) else None
+        return Fate.SKIPPED_ROBOTS if self.robots.denies(task.url) else None
 
     def knows(self, origin: str) -> bool:
         """Return whether the robots.txt of a host has been read."""
-        return self._robots.knows(origin)
-
-    def ask_robots(self, url: Url, then: Callable[[], None]) -> None:
-        """Get the robots.txt of the URL's host, and call `then` when it is known or cannot be fetched."""
-        self._robots.ask(url, then)
-
-    def close(self) -> None:
-        """Stop asking for robots.txt files."""
-        self._robots.close()
+        return self.robots.knows(origin)
 
     def check(self, task: FrontierTask, batch: WalkerBatch) -> Admitted | Settled:
         """Return what to do with a task whose slot has come, or its outcome if it needs no fetch.
 
         Sitemaps that a robots.txt names are added to `batch`.
         """
-        if self._throttle.counts_successes and self._throttle.holds(task.host):
-            return Settled(task, Fate.OPEN, untried=True)
         if task.kind is UrlKind.SITEMAP:
             return self._check_sitemap(task, batch)
         if task.chain is not None:
@@ -103,7 +54,7 @@ class Admission:
             return Settled(task, fate)
         if self._pages.traps.holds(task.url):
             return Settled(task, Fate.QUARANTINED)
-        match self._robots.judge(task.url):
+        match self.robots.judge(task.url):
             case RobotsAnswer.ALLOWED:
                 return Admitted.NOW
             case RobotsAnswer.UNKNOWN:
@@ -111,19 +62,19 @@ class Admission:
             case RobotsAnswer.DENIED:
                 return Settled(task, Fate.SKIPPED_ROBOTS)
             case RobotsAnswer.UNREACHABLE:
-                return self._pages.without_robots(task, self._robots.why(task.url))
+                return self._pages.without_robots(task, self.robots.why(task.url))
 
     def _check_redirected(self, task: FrontierTask) -> Admitted | Settled:
         """Check the target of a redirect by the rules of its own host."""
         fate = self._pages.judge_target_again(task) if self.rejudges else Fate.OPEN
         if fate is Fate.OPEN:
-            match self._robots.judge(task.at):
+            match self.robots.judge(task.at):
                 case RobotsAnswer.ALLOWED:
                     return Admitted.NOW
                 case RobotsAnswer.UNKNOWN:
                     return Admitted.AFTER_ROBOTS
                 case RobotsAnswer.UNREACHABLE:
-                    return self._pages.without_robots(task, self._robots.why(task.at))
+                    return self._pages.without_robots(task, self.robots.why(task.at))
                 case RobotsAnswer.DENIED:
                     fate = Fate.SKIPPED_ROBOTS
         return self._pages.turned_away(task, fate)
@@ -133,13 +84,13 @@ class Admission:
 
         The rules can forbid only a sitemap whose address was guessed: one that somebody named is meant to be read.
         """
-        answer = self._robots.judge(task.url)
+        answer = self.robots.judge(task.url)
         if answer is RobotsAnswer.UNKNOWN:
             return Admitted.AFTER_ROBOTS
         if answer is RobotsAnswer.UNREACHABLE:
-            return self._sitemaps.without_robots(task, self._robots.why(task.url))
+            return self._sitemaps.without_robots(task, self.robots.why(task.url))
         if is_first_guess(task):
-            self._sitemaps.add_named(self._robots.sitemaps(task.url), batch)
+            self._sitemaps.add_named(self.robots.sitemaps(task.url), batch)
         if answer is RobotsAnswer.DENIED and self._sitemaps.is_guess(task):
             return Settled(task, Fate.SKIPPED_ROBOTS)
         return Admitted.NOW

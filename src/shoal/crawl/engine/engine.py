@@ -14,7 +14,7 @@ from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable, LeaseLost
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.engine.budget import Budget
-from shoal.crawl.engine.fetch_window import FetchWindow, WindowSize
+from shoal.crawl.engine.fetch_window import FetchWindow
 from shoal.crawl.engine.page_reader import PageReader
 from shoal.crawl.engine.results import STARVING_SECONDS, BatchBuilder
 from shoal.crawl.engine.walker_commits import TurnRequest, WalkerCommits
@@ -23,6 +23,7 @@ from shoal.crawl.frontier.values import Control, Settled, Turn, WalkerBatch
 from shoal.crawl.journal_messages import JournalReporter
 from shoal.hosts.rate import FetchRate
 from shoal.hosts.throttle import HostUpdate, ThrottleTracker
+from shoal.web.fetch_pool import WindowSize
 
 LONGEST_SILENCE_SECONDS = 1.0  # between commits without results: how fast pause and stop are noticed
 OUTAGE_SECONDS = 0.5  # between attempts to reach the store again

@@ -8,15 +8,14 @@ from shoal.base.settings import Settings
 from shoal.base.url import Canonicalizer
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.credentials import cookies_for
-from shoal.crawl.engine.admission import Admission, RobotsRules
+from shoal.crawl.engine.admission import Admission
 from shoal.crawl.engine.budget import Budget
 from shoal.crawl.engine.engine import Engine, EngineHooks
-from shoal.crawl.engine.fetch_window import Fetchers, FetchWindow, WindowSize
+from shoal.crawl.engine.fetch_window import Fetchers, FetchWindow
 from shoal.crawl.engine.known_urls import PreviousCrawl
 from shoal.crawl.engine.page_reader import PageReader
 from shoal.crawl.engine.results import BatchBuilder, NotModifiedPages, ResponseReader
 from shoal.crawl.engine.retries import Retries
-from shoal.crawl.engine.robots_check import AllowAll, RobotsCheck
 from shoal.crawl.engine.sitemap_reader import SitemapReader
 from shoal.crawl.engine.walker_commits import WalkerCommits
 from shoal.crawl.engine.walker_context import (
@@ -32,12 +31,14 @@ from shoal.crawl.store import HostRate
 from shoal.egress import Limits
 from shoal.egress.exchange import parse_retry_after
 from shoal.extract.page import ExtractOptions
+from shoal.hosts.rate import SlotTiming
 from shoal.hosts.robots import product_token
-from shoal.hosts.robots_cache import FRESH_FOR, RobotsCache
+from shoal.hosts.robots_cache import FRESH_FOR, AllowAll, RobotsCache, RobotsRules
 from shoal.hosts.throttle import ThrottleTracker
 from shoal.queue.job import Fence
 from shoal.web.cookies import CookieJar
 from shoal.web.crawl_headers import CrawlHeaders
+from shoal.web.fetch_pool import WindowSize
 from shoal.web.page_fetcher import PageFetcher
 from shoal.web.sitemap_fetcher import SitemapFetcher
 
@@ -62,7 +63,7 @@ def build_engine(
     """Build the engine of one walker, with everything that only this walker uses."""
     settings, clock, config = runtime.settings, runtime.clock, crawl.config
     agent = config.user_agent or settings.egress.user_agent
-    size, rate = window_and_rate(crawl, settings)
+    size, rate = window_and_rate(crawl, settings, SlotTiming(clock))
     budget = Budget(config, clock)
     throttle = ThrottleTracker(
         settings.hosts, clock, latency_factor=rate.latency_factor, delay_seconds=rate.delay_seconds
@@ -91,7 +92,7 @@ def build_engine(
     )
     sitemaps = SitemapReader(pages, keeps_entries=config.analyze)
 
-    admission = Admission(robots, pages, sitemaps, throttle, rejudges=crawl.changed_at > 0)
+    admission = Admission(robots, pages, sitemaps, rejudges=crawl.changed_at > 0)
     commits = WalkerCommits(
         stores,
         crawl,
@@ -124,7 +125,7 @@ def build_engine(
         rendering = build_render_stage(
             runtime.renderer, fetcher, runtime, crawl, control, signals, connections=size.per_host
         )
-    window = FetchWindow(size, fetchers, admission, throttle, responses, batch, control, rendering)
+    window = FetchWindow(size, fetchers, admission, responses, control, rendering)
 
     def settled(done: list[Settled]) -> None:
         signals.settled(done, sitemaps.is_guess)
@@ -166,7 +167,7 @@ class LiveOptions:
 
     def apply(self, crawl: Crawl) -> WindowSize:
         """Apply the options of the crawl; return the size of the window that they allow."""
-        size, rate = window_and_rate(crawl, self._settings)
+        size, rate = window_and_rate(crawl, self._settings, self._commits.rate.timing)
         self._commits.change(crawl, rate)
         self._scope.change(crawl.config)
         self._budget.change(crawl.config)
@@ -174,7 +175,7 @@ class LiveOptions:
         return size
 
 
-def window_and_rate(crawl: Crawl, settings: Settings) -> tuple[WindowSize, HostRate]:
+def window_and_rate(crawl: Crawl, settings: Settings, timing: SlotTiming | None = None) -> tuple[WindowSize, HostRate]:
     """Return how many fetches may be in flight and how far apart; explicit options override the speed profile."""
     config = crawl.config
     profile = settings.crawl.speed_profile(config.speed, config.concurrency)
@@ -191,6 +192,7 @@ def window_and_rate(crawl: Crawl, settings: Settings) -> tuple[WindowSize, HostR
         # Half of the connections are enough to keep a host busy that is too slow for the delay.
         latency_factor=0.0 if config.speed == "max" else 2 / connections,
         longest_latency_delay_seconds=settings.hosts.longest_slow_delay.total_seconds(),
+        timing=timing,
     )
     return WindowSize(total, connections), rate
 
@@ -213,7 +215,7 @@ def _robots(
         signals.robots_out_of_reach(host_origin, error)
 
     cache = RobotsCache(stores.database, runtime.egress, agent, settings, runtime.clock, runtime.signals)
-    return RobotsCheck(cache, FRESH_FOR.total_seconds(), on_store_error=store_failed)
+    return RobotsRules(cache, FRESH_FOR.total_seconds(), on_store_error=store_failed)
 
 
 def _headers(config: CrawlConfig, agent: str, clock: Clock) -> CrawlHeaders:

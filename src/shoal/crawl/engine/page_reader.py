@@ -11,13 +11,13 @@ from shoal.base.url import Canonicalizer, Url, UrlRefusal
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.engine.known_urls import MOST_EACH, RecalledPage, SeenCache
 from shoal.crawl.engine.retries import Retries
-from shoal.crawl.engine.robots_check import FAILURES_OF_THE_HOST, RobotsUnavailable
 from shoal.crawl.frontier.fates import REOPENING, Fate, TrapWatch
 from shoal.crawl.frontier.values import FrontierTask, NewUrl, PendingRedirect, Settled, WalkerBatch, key_of
 from shoal.crawl.scope import CrawlScope, guesses, seeds_of, wants_sitemaps
 from shoal.egress import Hop
 from shoal.extract.encoding import with_encoded_queries
 from shoal.extract.page import PageFacts, combined, forbids_following
+from shoal.hosts.robots_cache import FAILURES_OF_THE_HOST, RobotsUnavailable
 from shoal.pages.links import LinkFlag, join, pack
 from shoal.pages.page import NOT_MODIFIED, Page
 from shoal.web.page_fetcher import Fetched

@@ -81,7 +81,7 @@ class BatchBuilder:
         self._commit_results = settings.commit_results
         self._commit_seconds = settings.commit_every.total_seconds()
         self._budget = budget
-        self._throttle = throttle
+        self.throttle = throttle
         self._wake = wake  # makes the commit loop check whether a commit is due
         self._bodies = bodies  # are written before the commit that has their pages
         self._not_modified = not_modified
@@ -136,7 +136,7 @@ class BatchBuilder:
         if self.is_closed:
             return 0
         if finished and not self.pending.has_tries:  # a commit would only take the same URLs again
-            held_seconds = min(self._throttle.held_seconds(done.task.host) for done in results)
+            held_seconds = min(self.throttle.held_seconds(done.task.host) for done in results)
             return min(held_seconds, longest_seconds - elapsed_seconds)
         if finished >= self._commit_results or (finished and finished == self.held):
             return 0
@@ -148,7 +148,7 @@ class BatchBuilder:
     def cut(self) -> WalkerBatch:
         """Return the batch for the commit that starts now, and begin the next one."""
         batch, self.pending = self.pending, WalkerBatch()
-        batch.hosts = self._throttle.updates()
+        batch.hosts = self.throttle.updates()
         self.held -= len(batch.settled)
         self._budget.reported()
         return batch
@@ -197,7 +197,7 @@ class ResponseReader:
     ) -> None:
         self._pages = pages
         self._sitemaps = sitemaps
-        self._batch = batch
+        self.batch = batch
         self._budget = budget
         self._wake = wake  # makes the commit loop check whether a commit is due
         self._bodies = bodies
@@ -219,15 +219,15 @@ class ResponseReader:
         event loop, because leases have to be renewed meanwhile.
         """
         has_more = False
-        while self._waiting and not has_more and not self._batch.is_heavy:
+        while self._waiting and not has_more and not self.batch.is_heavy:
             has_more = self._read_next()
-        if self._batch.is_heavy:
+        if self.batch.is_heavy:
             self._wake()
         return has_more
 
     def give_up(self, task: FrontierTask) -> None:
         """Fail a URL that was alone in flight each time its worker died."""
-        self._batch.add(self._reader_of(task).killer(task))
+        self.batch.add(self._reader_of(task).killer(task))
 
     def clear(self) -> None:
         """Drop what waits: the frontier gets those URLs back."""
@@ -246,12 +246,12 @@ class ResponseReader:
         page = settled.page if settled.onward is None else settled.onward.page
         if fetched.captured and page is not None and self._bodies is not None:
             self._bodies.add(page, fetched.captured, fetched.earlier)
-        self._batch.add(settled)
+        self.batch.add(settled)
         return False
 
     def _settle(self, task: FrontierTask, fetched: Fetched) -> Settled | None:
         """Return what became of the URL; None if a large sitemap has more entries to read."""
-        batch = self._batch.pending
+        batch = self.batch.pending
         try:
             if isinstance(fetched, FetchedSitemap):
                 return self._sitemaps.read(task, fetched, batch)

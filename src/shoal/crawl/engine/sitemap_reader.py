@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 from shoal.base.url import Url, UrlRefusal, origin
 from shoal.crawl.engine.page_reader import ROBOTS_RETRY_SECONDS, PageReader
-from shoal.crawl.engine.robots_check import RobotsUnavailable
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, Settled, SitemapRecord, WalkerBatch, key_of
 from shoal.crawl.scope import FIRST_DEPTH, PAGE_DEPTH, is_first_guess, new_sitemap
+from shoal.hosts.robots_cache import RobotsUnavailable
 from shoal.pages.links import pack_key
 from shoal.web.sitemap_fetcher import FetchedSitemap
 

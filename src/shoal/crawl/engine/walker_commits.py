@@ -76,7 +76,7 @@ class WalkerCommits:
         self._journal = stores.crawls.journal
         self._crawl = crawl
         self.fence = fence
-        self._rate = rate
+        self.rate = rate
         self._pages = PageStore()
         self.previous_crawl = previous_crawl  # the crawl that this one follows
         self.admission = admission  # knows which URLs need no slot
@@ -170,6 +170,8 @@ class WalkerCommits:
         batch.walked_seconds += self._uncounted_seconds
         # The pages first: a kill between the two commits leaves URLs that are taken, and fetched again (0042).
         turn = await self._run(commit, await self._commit_pages(batch, worth_seconds=WORTH_COUNTING_SECONDS))
+        if self.rate.timing is not None:
+            self.rate.timing.usable(turn.work)
         is_counted = batch or batch.walked_seconds >= WORTH_COUNTING_SECONDS
         self._uncounted_seconds = 0.0 if is_counted else batch.walked_seconds
         self._found = self._found if turn.found is None else turn.found
@@ -214,14 +216,14 @@ class WalkerCommits:
     async def _take(self, tx: Tx, want: int, in_flight: int) -> list[FrontierTask]:
         """Take URLs, and count those that were closed because their host has reached its page limit."""
         number = self._crawl.number
-        taken = await self._frontier.take(tx, number, self.fence, want, in_flight, self._rate, self.admission)
+        taken = await self._frontier.take(tx, number, self.fence, want, in_flight, self.rate, self.admission)
         if taken.settled:
             await self._crawls.store.add_counts(tx, number, self.fence.job_id, taken.counts())
         return taken.tasks
 
     def change(self, crawl: Crawl, rate: HostRate) -> None:
         """Continue with other options of the same crawl."""
-        self._crawl, self._rate = crawl, rate
+        self._crawl, self.rate = crawl, rate
 
     async def close(self, batch: WalkerBatch, reason: str) -> None:
         """Make the last commit of a walker that ends: settle, put the rest back, finish the job."""

@@ -103,6 +103,8 @@ class HostBatch(Struct, eq=False):
         self.tried = min(self.tried, len(self.tasks))
         for place, task in enumerate(self.tasks):
             task.start_in_seconds = granted.first_in_seconds + place * self.delay_seconds
+            if granted.counted_at:
+                task.slot_at, task.delay_seconds = granted.counted_at + task.start_in_seconds, self.delay_seconds
             task.is_recovering = self.state.is_recovering
 
     @property

@@ -174,7 +174,7 @@ class Take:
 
     async def _reserve(self, rotation: Rotation) -> None:
         requests = rotation.slot_requests()
-        rotation.grant(await self._hosts.reserve(self._tx, requests) if requests else {})
+        rotation.grant(await self._hosts.reserve(self._tx, requests, timing=self._rate.timing) if requests else {})
 
     async def _hold(self, batches: list[HostBatch]) -> None:
         """Mark the taken URLs as held by this walker."""

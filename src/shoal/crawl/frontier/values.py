@@ -74,6 +74,8 @@ class FrontierTask(Struct):
     crashes: int = 0
     kind: UrlKind = UrlKind.PAGE
     start_in_seconds: float = 0.0  # from when it was taken to its slot at its host
+    slot_at: float = 0.0  # its slot, by the clock of the process that took it
+    delay_seconds: float = 0.0  # between its slot and those before and after it; 0 if it needs none
     etag: str | None = None  # ETag of the page in the previous crawl, for a conditional request
     last_modified: str | None = None
     is_recovering: bool = False  # its host was on hold, and this response decides whether it gets more requests

@@ -274,7 +274,7 @@ class RedisTake:
 
     async def _reserve(self, rotation: Rotation) -> None:
         requests = rotation.slot_requests()
-        rotation.grant(await self._hosts.reserve(self._tx, requests) if requests else {})
+        rotation.grant(await self._hosts.reserve(self._tx, requests, timing=self._rate.timing) if requests else {})
 
     async def _hold(self, rotation: Rotation, *, moves_hosts: bool) -> list[FrontierTask]:
         """Take the URLs, and move hosts to the back of the rotation. Return what nobody else has taken meanwhile."""
