@@ -65,7 +65,8 @@ class SinglePageJobs:
         self.is_closed = self.is_out_of_reach = False
 
     async def run(self, task: PageTask) -> ResultDelivery | PutOff:
-        outcome = self._outcomes[task.seq] = asyncio.get_running_loop().create_future()
+        outcome: asyncio.Future[ResultDelivery | PutOff] = asyncio.get_running_loop().create_future()
+        self._outcomes[task.seq] = outcome
         self._pool.accept([task])
         async with asyncio.timeout(60):
             return await outcome

@@ -11,14 +11,15 @@ from shoal.audit.codes import is_timing
 from shoal.audit.site import ProbeAnswer, Site
 from shoal.audit.verdict import Outcome, Verdict
 from shoal.base.clock import Clock
-from shoal.base.database import Database
 from shoal.base.url import Canonicalizer, Url, origin
-from shoal.egress import PLAIN_URLS, REDIRECTS, Egress, Failure, Request, leads_to
-from shoal.hosts.rate_limiter import RateLimiter
-from shoal.hosts.robots import RobotsSource
+from shoal.egress import PLAIN_URLS, REDIRECTS, Cancellable, Egress, Failure, Request, leads_to
+from shoal.egress import Outcome as EgressOutcome
+from shoal.egress.exchange import asked_wait
+from shoal.hosts.throttle import THROTTLED
+from shoal.web.page_fetcher import Fetched
+from shoal.web.single_fetch import SingleFetches
 
 LARGEST_BODY: Final = 100_000  # bytes that are kept
-LONGEST_WAIT_SECONDS: Final = 60.0  # for a slot
 HOSTS_AT_ONCE: Final = 8
 MOST_REDIRECTS: Final = 5
 REFUSALS: Final = frozenset({401, 403, 407, 429, 503})  # say nothing about what other visitors get
@@ -30,15 +31,17 @@ Progress = Callable[[], Awaitable[None]]
 _Ask = Callable[[Url], Awaitable[ProbeAnswer | None]]
 
 
-class Prober:
-    """Requests single URLs. The caller owns the egress."""
+class Probed(Fetched):
+    """The outcome of one request, for the fetch pool and as it came."""
 
-    def __init__(
-        self, database: Database, limiter: RateLimiter, robots: RobotsSource, egress: Egress, agent: str, clock: Clock
-    ) -> None:
-        self._database = database
-        self._limiter = limiter
-        self._robots = robots
+    outcome: EgressOutcome | None = None
+
+
+class Prober:
+    """Requests single URLs."""
+
+    def __init__(self, fetches: SingleFetches, egress: Egress, agent: str, clock: Clock) -> None:
+        self._fetches = fetches
         self._egress = egress
         self._agent = agent
         self._clock = clock
@@ -101,11 +104,9 @@ class Prober:
         """Return the last answer of a chain of redirects; None if one of its requests must not be sent."""
         target = url
         for hops in range(MOST_REDIRECTS + 1):
-            rules = await self._robots.rules_of(origin(target))
-            if not rules.reachable or not rules.allows(target) or not await self._slot(target):
+            response = await self._request(target, method)
+            if response is None:
                 return None
-            request = Request(target, method, headers=(("User-Agent", self._agent),), limits=self._egress.limits)
-            response = await self._egress.fetch(request)
             if isinstance(response, Failure):
                 return None if response.is_blocked else ProbeAnswer(url, None, error=response.code, moved=hops > 0)
             following = leads_to(response, self._urls) if response.status in REDIRECTS else None
@@ -117,15 +118,12 @@ class Prober:
         return ProbeAnswer(url, None, error="too_many_redirects", moved=True)
 
     def close(self) -> None:
+        self._fetches.close()
         self._egress.close()
 
     async def _ask(self, url: Url) -> ProbeAnswer:
-        rules = await self._robots.rules_of(origin(url))
-        if not rules.reachable or not rules.allows(url) or not await self._slot(url):
-            return ProbeAnswer(url, None)
-        request = Request(url, headers=(("User-Agent", self._agent),), limits=self._egress.limits)
-        response = await self._egress.fetch(request)
-        if isinstance(response, Failure):
+        response = await self._request(url, "GET")
+        if response is None or isinstance(response, Failure):
             return ProbeAnswer(url, None)
         body = response.body(self._egress.limits)
         kept = b"" if isinstance(body, Failure) else body[:LARGEST_BODY]
@@ -133,16 +131,24 @@ class Prober:
             url, response.status, response.headers.get("content-type"), kept, round(response.seconds * 1000, 3)
         )
 
-    async def _slot(self, url: Url) -> bool:
-        """Wait for a slot of the host; return False if none came in time."""
-        waited = 0.0
-        while waited < LONGEST_WAIT_SECONDS:
-            [grant] = await self._database.run(lambda tx: self._limiter.give(tx, [origin(url)]))
-            await self._clock.sleep(grant.wait_seconds)
-            if grant.granted:
-                return True
-            waited += max(grant.wait_seconds, 0.1)
-        return False
+    async def _request(self, url: Url, method: str) -> EgressOutcome | None:
+        """Request a URL in a slot of its host; return None if robots.txt forbids it, or no slot came in time."""
+
+        def send(url: Url, send_by: float, done: Callable[[Fetched], None]) -> Cancellable:
+            request = Request(
+                url, method, headers=(("User-Agent", self._agent),), limits=self._egress.limits, send_by=send_by
+            )
+            return self._egress.submit(request, lambda outcome: done(_probed(url, outcome)))
+
+        probed = await self._fetches.fetch(url, send)
+        return probed.outcome if isinstance(probed, Probed) else None
+
+
+def _probed(url: Url, outcome: EgressOutcome) -> Probed:
+    if isinstance(outcome, Failure):
+        return Probed(url, 0.0, failure=outcome, outcome=outcome)
+    retry_after = asked_wait(outcome.headers.get) if outcome.status in THROTTLED else None
+    return Probed(url, outcome.seconds, status=outcome.status, retry_after=retry_after, outcome=outcome)
 
 
 LONGEST_MEASURING: Final = timedelta(minutes=2)

@@ -103,18 +103,24 @@ async def analysis_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> 
 
 def make_prober(app: App, crawl: Crawl) -> "Prober":
     """Build the prober of an analysis, with the egress, user agent and address rule of its crawl."""
-    from shoal.audit.prober import Prober
+    from shoal.audit.prober import HOSTS_AT_ONCE, Prober
+    from shoal.hosts.rate import SlotTiming
     from shoal.hosts.rate_limiter import RateLimiter
-    from shoal.hosts.robots_cache import RobotsCache
+    from shoal.hosts.robots_cache import RobotsCache, RobotsRules
+    from shoal.hosts.throttle import ThrottleTracker
+    from shoal.web.fetch_pool import WindowSize
+    from shoal.web.single_fetch import SingleFetches
 
-    settings, config = app.settings, crawl.config
+    settings, config, clock = app.settings, crawl.config, app.clock
     named = frozenset(endpoint(Url(url)) for url in crawl.named)
     rule = address_rule_of(settings, named, app.controller_addresses)
     egress = Egress(rule, Limits.of(settings.egress), clock=app.clock, proxy=_proxy_of(app, crawl))
     agent = config.user_agent or settings.egress.user_agent
-    robots = RobotsCache(app.database, egress, agent, settings.hosts, app.clock, app.signals)
-    limiter = RateLimiter(HostDelay.outside_crawls(settings))
-    return Prober(app.database, limiter, robots, egress, agent, app.clock)
+    robots = RobotsRules(RobotsCache(app.database, egress, agent, settings.hosts, clock, app.signals))
+    limiter = RateLimiter(HostDelay.outside_crawls(settings), timing=SlotTiming(clock))
+    throttle = ThrottleTracker(settings.hosts, clock)
+    fetches = SingleFetches(WindowSize(HOSTS_AT_ONCE, 1), app.database, limiter, robots, throttle, app.signals)
+    return Prober(fetches, egress, agent, clock)
 
 
 def page_job_executor(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobExecutor":

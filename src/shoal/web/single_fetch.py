@@ -1,0 +1,154 @@
+"""Single requests through the fetch pool, for callers that await each one: probes of an analysis, and alike."""
+
+import asyncio
+from collections.abc import Callable
+from itertools import count
+from typing import Final
+
+from msgspec import Struct
+
+from shoal.base.database import Database, Tx
+from shoal.base.signals import Signals
+from shoal.base.url import Url, origin
+from shoal.egress import Cancellable
+from shoal.hosts.rate_limiter import RateLimiter, SlotGrant
+from shoal.hosts.robots_cache import RobotsAnswer, RobotsRules
+from shoal.hosts.store import HostStore
+from shoal.hosts.throttle import ThrottleTracker, emit_holds
+from shoal.web.fetch_pool import Admitted, FetchPool, WindowSize
+from shoal.web.page_fetcher import Fetched
+
+LONGEST_WAIT_SECONDS: Final = 60.0  # for a slot
+
+Done = Callable[[Fetched], None]
+Send = Callable[[Url, float, Done], Cancellable]
+"""Sends the request for a URL by a time, and calls back with its outcome."""
+
+
+class SingleFetch(Struct, eq=False):
+    """One request (`shoal.web.fetch_pool.PoolTask`)."""
+
+    seq: int
+    at: Url
+    send: Send
+    outcome: "asyncio.Future[Fetched | None]"
+    host: int = 0
+    start_in_seconds: float = 0.0
+    slot_at: float = 0.0
+    delay_seconds: float = 0.0
+    attempts: int = 0
+    handed_back: bool = False
+
+
+class SingleFetches:
+    """Requests single URLs as robots.txt and the slots of their hosts allow. Implements
+    `shoal.web.fetch_pool.PoolCaller`; the throttle tracker is its own."""
+
+    is_closed = False
+    is_out_of_reach = False
+
+    def __init__(
+        self,
+        size: WindowSize,
+        database: Database,
+        limiter: RateLimiter,
+        robots: RobotsRules,
+        throttle: ThrottleTracker,
+        signals: Signals,
+    ) -> None:
+        self._database = database
+        self._limiter = limiter
+        self._robots = robots
+        self._throttle = throttle
+        self._signals = signals
+        self._clock = throttle.clock
+        self._hosts = HostStore()
+        self._pool: FetchPool[SingleFetch] = FetchPool(size, self, throttle)
+        self._numbers = count()
+        self._one_commit = asyncio.Lock()  # what was learned about hosts is stored by one commit at a time
+
+    async def fetch(self, url: Url, send: Send) -> Fetched | None:
+        """Request one URL. Return None if robots.txt forbids it or is unreachable, or if no slot came in time."""
+        give_up_at = self._clock.monotonic() + LONGEST_WAIT_SECONDS
+        while True:
+            grant = await self._find_slot(origin(url))
+            if self._clock.monotonic() + grant.wait_seconds > give_up_at:
+                return None
+            if not grant.granted:
+                await self._clock.sleep(grant.wait_seconds)
+                continue
+            task = SingleFetch(next(self._numbers), url, send, asyncio.get_running_loop().create_future(), grant.host)
+            task.start_in_seconds, task.slot_at, task.delay_seconds = (
+                grant.wait_seconds,
+                grant.slot_at,
+                grant.delay_seconds,
+            )
+            if self._limiter.timing is not None:
+                self._limiter.timing.usable([task])
+            self._pool.accept([task])
+            try:
+                fetched = await task.outcome
+            finally:
+                self._pool.withdraw({task.seq})
+                self._pool.cancel(task.seq)
+            if not task.handed_back:
+                return fetched
+
+    async def _find_slot(self, host_origin: str) -> SlotGrant:
+        """Reserve the next slot of a host, and store what responses said about hosts in the same commit."""
+        async with self._one_commit:
+            updates = self._throttle.updates()
+
+            async def commit(tx: Tx) -> tuple[SlotGrant, dict[int, float]]:
+                hold_seconds = await self._hosts.record(tx, updates) if updates else {}
+                return await self._limiter.next_slot(tx, host_origin, LONGEST_WAIT_SECONDS), hold_seconds
+
+            try:
+                grant, hold_seconds = await self._database.run(commit)
+            except BaseException:
+                self._throttle.forget()
+                raise
+            self._throttle.learn(hold_seconds)
+            emit_holds(self._signals, updates, hold_seconds)
+            return grant
+
+    def close(self) -> None:
+        """Cancel everything, robots.txt requests included."""
+        self._pool.drop()
+        self._robots.close()
+
+    # Called by the pool
+
+    def admit(self, task: SingleFetch) -> Admitted | None:
+        match self._robots.judge(task.at):
+            case RobotsAnswer.ALLOWED:
+                return Admitted.NOW
+            case RobotsAnswer.UNKNOWN:
+                return Admitted.AFTER_ROBOTS
+            case RobotsAnswer.DENIED | RobotsAnswer.UNREACHABLE:
+                _end(task, None)
+                return None
+
+    def robots_of(self, task: SingleFetch) -> RobotsRules:
+        return self._robots
+
+    def start(self, task: SingleFetch, send_by: float, done: Done) -> Cancellable:
+        return task.send(task.at, send_by, done)
+
+    def fetched(self, task: SingleFetch, fetched: Fetched) -> None:
+        _end(task, fetched)
+
+    def hand_back(self, task: SingleFetch, wait_seconds: float) -> None:
+        task.handed_back = True
+        _end(task, None)
+
+    def failed(self, task: SingleFetch | None, error: Exception) -> None:
+        if task is None:
+            raise error
+        if not task.outcome.done():
+            task.outcome.set_exception(error)
+
+
+def _end(task: SingleFetch, fetched: Fetched | None) -> None:
+    if not task.outcome.done():
+        task.outcome.set_result(fetched)
