@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterable
 from enum import Enum
 from functools import partial
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
 from xxhash import xxh3_64_intdigest
@@ -166,6 +166,17 @@ class HostQueues(Generic[T]):
         self._in_flight.clear()
 
 
+class LastSent(NamedTuple):
+    """When this process sent its last request to a host, and since when it has sent none although it had a task for
+    it."""
+
+    at: float
+    silent_since: float
+
+
+NEVER: Final = LastSent(float("-inf"), float("-inf"))
+
+
 class FetchPool(Generic[T]):
     """Keeps as many fetches in flight as the window, the hosts and their robots.txt allow."""
 
@@ -179,7 +190,7 @@ class FetchPool(Generic[T]):
         self._parked: dict[tuple[RobotsRules, str], list[T]] = {}  # tasks that wait for the robots.txt of an origin
         self._fetching: dict[Hashable, tuple[Cancellable, T]] = {}
         self._alone: T | None = None  # while it is in the pool, nothing else starts
-        self._sent_at: dict[int, float] = {}  # when we sent the last request to a host with a delay, or first saw it
+        self._sent: dict[int, LastSent] = {}  # to hosts with a delay
         self._rate: FetchRate | None = None
         self._rate_timer: asyncio.TimerHandle | None = None  # until the rate limit allows the next fetch
 
@@ -225,8 +236,8 @@ class FetchPool(Generic[T]):
         for task in tasks:
             if not task.slot_at:
                 task.slot_at = now + task.start_in_seconds
-            elif task.host not in self._sent_at:
-                self._stamp(task.host, now)
+            elif task.host not in self._sent:
+                self._stamp(task.host, LastSent(float("-inf"), now))
             if (wait := task.slot_at - now) > 0 and not self._caller.is_out_of_reach:
                 self._timers[task.seq] = loop.call_later(wait, self._slot_came, task), task
             else:
@@ -324,18 +335,19 @@ class FetchPool(Generic[T]):
         needs another slot. Only if we have sent nothing to the host for a while does a late one go out, because on a
         machine that is always late no page would be fetched otherwise.
         """
-        now, delay, sent_at = self._clock.monotonic(), task.delay_seconds, self._sent_at.get(task.host, 0.0)
+        now, delay = self._clock.monotonic(), task.delay_seconds
+        last = self._sent.get(task.host, NEVER)
         tolerance = max(LATE_SHARE * delay, LATE_SECONDS)
-        is_in_time = now - task.slot_at <= tolerance and now - sent_at >= delay - tolerance
-        if not is_in_time and now - sent_at < max(AHEAD_SECONDS, 2 * delay):
+        is_in_time = now - task.slot_at <= tolerance and now - last.at >= delay - tolerance
+        if not is_in_time and now - last.silent_since < max(AHEAD_SECONDS, 2 * delay):
             return -1.0
-        self._stamp(task.host, now)
+        self._stamp(task.host, LastSent(now, now))
         return max(now, task.slot_at) + tolerance
 
-    def _stamp(self, host: int, sent_at: float) -> None:
-        if len(self._sent_at) >= MOST_HOSTS:
-            self._sent_at.clear()
-        self._sent_at[host] = sent_at
+    def _stamp(self, host: int, last: LastSent) -> None:
+        if len(self._sent) >= MOST_HOSTS:
+            self._sent.clear()
+        self._sent[host] = last
 
     def _slot_came(self, task: T) -> None:
         self._timers.pop(task.seq, None)
@@ -365,7 +377,8 @@ class FetchPool(Generic[T]):
         known = rules.known(host_origin)
         for task in self._parked.pop((rules, host_origin), []):
             if known is not None and known.sent_at is not None:  # the request for robots.txt has used the slot
-                self._stamp(task.host, max(known.sent_at, self._sent_at.get(task.host, 0.0)))
+                at = max(known.sent_at, self._sent.get(task.host, NEVER).at)
+                self._stamp(task.host, LastSent(at, at))
             try:
                 self._admit(task)
             except Exception as error:
