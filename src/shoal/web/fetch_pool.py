@@ -111,6 +111,7 @@ class HostQueues(Generic[T]):
     def __init__(self, per_host: int) -> None:
         self.per_host = per_host
         self._queues: dict[int, deque[T]] = {}
+        self.length = 0  # of all queues together
         self._turns: deque[int] = deque()  # hosts with a queue, some of which may be at their limit
         self._in_flight: Counter[int] = Counter()
 
@@ -118,6 +119,7 @@ class HostQueues(Generic[T]):
         """Put a task at the end of its host's queue."""
         queue = self._queues.setdefault(task.host, deque())
         queue.append(task)
+        self.length += 1
         if len(queue) == 1:
             self._turns.append(task.host)
 
@@ -129,6 +131,7 @@ class HostQueues(Generic[T]):
             if not queue or self._in_flight[host] >= self.per_host:
                 continue
             task = queue.popleft()
+            self.length -= 1
             self._in_flight[host] += 1
             if queue:
                 self._turns.append(host)
@@ -151,11 +154,14 @@ class HostQueues(Generic[T]):
 
     def dissolve(self, host: int) -> Iterable[T]:
         """Remove the queue of a host and return its tasks."""
-        return self._queues.pop(host, ())
+        queue = self._queues.pop(host, deque())
+        self.length -= len(queue)
+        return queue
 
     def dissolve_all(self) -> list[T]:
         """Remove all queues and return their tasks. Fetches in flight still count."""
         tasks = self.tasks()
+        self.length = 0
         self._queues.clear()
         self._turns.clear()
         return tasks
@@ -204,6 +210,16 @@ class FetchPool(Generic[T]):
         return len(self._timers)
 
     @property
+    def waiting_for_robots(self) -> int:
+        """Return how many tasks wait for the robots.txt of their host."""
+        return sum(map(len, self._parked.values()))
+
+    @property
+    def waiting_for_place(self) -> int:
+        """Return how many tasks could start if there were a place for them."""
+        return self._queues.length
+
+    @property
     def waits_for_rate(self) -> bool:
         """Return whether nothing is in flight because of the rate limit."""
         return self._rate_timer is not None and not self._fetching
@@ -213,7 +229,7 @@ class FetchPool(Generic[T]):
         return min((task.slot_at for _, task in self._timers.values()), default=float("inf"))
 
     def queued(self) -> list[T]:
-        """Return the tasks whose slot has come and that wait only for their place."""
+        """Return the tasks that could start if there were a place for them."""
         return self._queues.tasks()
 
     def limit_rate(self, rate: FetchRate | None) -> None:
@@ -229,6 +245,7 @@ class FetchPool(Generic[T]):
         self._total, self._queues.per_host = size.total, size.per_host
         for task in self._queues.dissolve_all():
             self._admit(task)
+        self.fill()
 
     def accept(self, tasks: Iterable[T]) -> None:
         """Take over tasks, and start what may start."""
@@ -326,7 +343,11 @@ class FetchPool(Generic[T]):
                 continue
             if self._rate is not None:
                 self._rate.spend()
-            self._fetching[task.seq] = self._caller.start(task, send_by, partial(self._fetched, task)), task
+            try:
+                self._fetching[task.seq] = self._caller.start(task, send_by, partial(self._fetched, task)), task
+            except Exception as error:
+                self._queues.ended(task.host)
+                self._caller.failed(task, error)
 
     def _send_by(self, task: T) -> float:
         """Return until when the request of a task may be sent, if it is sent now; negative if it must not be.
