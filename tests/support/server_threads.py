@@ -1,5 +1,5 @@
-"""Servers in threads of their own, which leave no connection behind: its loss would be reported as an error of whichever
-test runs when it is collected."""
+"""Servers in threads of their own, which leave no connection behind: its loss would be an error of whichever test runs
+when it is collected."""
 
 import asyncio
 import socket
