@@ -39,7 +39,7 @@ async def database(proxy: DelayProxy) -> AsyncIterator[PostgresDatabase]:
         url=proxy.url,
         pool_size=CONNECTIONS,
         connect_timeout=first_answer(),
-        statement_timeout=timedelta(seconds=0.5),
+        statement_timeout=timedelta(seconds=with_load(0.5)),
     )
     database = PostgresDatabase(settings, CLOCK)
     await database.open()
