@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.patience import with_load
+
 ROOT = Path(__file__).parents[2]
 BAD_CONFIG = 4
 STUB = """
@@ -68,7 +70,7 @@ class Checkout:
 
     def run(self, *words: str, **how: Any) -> tuple[int, str, str]:
         with self.start(*words, **how) as process:
-            stdout, stderr = process.communicate(timeout=60)
+            stdout, stderr = process.communicate(timeout=with_load(60))
         return process.returncode, stdout, stderr
 
 
@@ -155,7 +157,7 @@ def test_modules_in_the_callers_folder_are_not_imported(installed: Checkout, tmp
 def test_a_changed_lock_is_installed_once_also_by_two_runs_at_once(installed: Checkout) -> None:
     installed.lock.write_text("# changed\n")
     with installed.start("one") as one, installed.start("two") as two:
-        said = [process.communicate(timeout=60)[1] for process in (one, two)]
+        said = [process.communicate(timeout=with_load(60))[1] for process in (one, two)]
     assert (one.returncode, two.returncode) == (0, 0)
     assert "".join(said).count("installing") == 1 + "".join(said).count("another process is installing")
     assert installed.run("three")[2] == ""

@@ -20,6 +20,7 @@ from shoal.work.leases import LeaseHeartbeat
 from shoal.work.worker_context import StoreOutOfReach, WorkerContext
 from tests.contract.conftest import PATIENCE, Bench, Breakpoint, BreakpointDatabase, Severed
 from tests.support.delay_proxy import delay_proxy
+from tests.support.patience import with_load
 
 
 class OneLease:
@@ -85,7 +86,7 @@ async def test_a_lease_is_extended_although_the_connection_of_the_heartbeat_fell
         await asyncio.wait_for(one.extended.wait(), PATIENCE)
         proxy.fall_silent()
         one.extended.clear()
-        await asyncio.wait_for(one.extended.wait(), 10)
+        await asyncio.wait_for(one.extended.wait(), with_load(10))
         beating.cancel()
         proxy.cut_in(0)
         await apart.close()
@@ -105,7 +106,7 @@ async def test_leases_of_two_holders_are_extended_although_both_connections_fell
         heartbeat = LeaseHeartbeat(queue, SystemClock(), holders, lambda doing, error: None)
         proxy.fall_silent()
         beating = asyncio.create_task(heartbeat.run())
-        async with asyncio.timeout(term.total_seconds()):
+        async with asyncio.timeout(with_load(term.total_seconds())):
             for holder in holders:
                 await holder.extended.wait()
         beating.cancel()

@@ -14,7 +14,9 @@ from shoal.app import App, opened
 from shoal.base.ids import JobId, new_id
 from shoal.base.settings_loader import load
 from shoal.page_jobs.leasing import PageTask, PutOff
+from shoal.base.signals import Signal
 from shoal.queue.job import Fence, Job, Lease, NewJob
+from shoal.queue.moves import JobMoved
 from shoal.queue.states import GrantEnd, JobState
 from shoal.work import page_job_loop
 from shoal.work.page_job_loop import LoopCallbacks, PageJobLoop
@@ -222,17 +224,14 @@ async def test_a_job_that_waits_too_long_for_a_slot_is_handed_back_without_penal
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page_job_loop, "AHEAD_SECONDS", 0.1)
+    told: list[Signal] = []
+    app.signals.subscribe(told.append)
     async with at_work(app) as bench:
         quick = await bench.enqueue({}, count=60)  # so that it leases far ahead
         slow = await bench.enqueue({"sleep": 0.7}, count=30)
         await bench.until_state(JobState.DONE, *quick)
-
-        async def handed_back() -> bool:
-            jobs = [await bench.job(job_id) for job_id in slow]
-            return any(job.state is JobState.PENDING and job.state_reason == "no_slot" for job in jobs)
-
-        await bench.until(handed_back)
         done = await bench.until_state(JobState.DONE, *slow)
+        assert any(isinstance(one, JobMoved) and one.reason == "no_slot" for one in told)
         assert [(job.attempts, job.crash_count) for job in done] == [(0, 0)] * 30
 
 
@@ -337,7 +336,10 @@ async def test_a_finished_job_is_held_until_it_is_stored(app: App) -> None:
         await bench.until(let_go)
 
 
-async def test_a_paused_loop_leases_nothing_and_hands_back_what_has_not_started(app: App) -> None:
+async def test_a_paused_loop_leases_nothing_and_hands_back_what_has_not_started(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_job_loop, "AHEAD_SECONDS", 60.0)  # nothing is handed back for want of a slot
     async with at_work(app) as bench:
         quick = await bench.enqueue({}, count=60)  # so that it leases far ahead
         slow = await bench.enqueue({"sleep": 0.5}, count=12)

@@ -16,6 +16,7 @@ from shoal.base.signals import Signal, Signals
 from shoal.drivers.redis.connection import LoopRedis, RedisClient, ThreadRedis
 from shoal.drivers.redis.frontier_records import CrawlKeys, CrawlPlace
 from shoal.drivers.redis.server_check import RECHECK_SECONDS, RedisWarned, WatchedRedis, check_server
+from tests.support.patience import with_load
 from tests.support.redis_versions import REDIS_NAMES, REDIS_VERSIONS
 from tests.support.servers import RedisServer, Servers, ask_redis, wait_until
 
@@ -93,9 +94,9 @@ async def test_a_server_that_may_evict_is_refused_with_the_command_that_fixes_it
 
 
 async def test_a_server_that_does_not_answer_is_not_waited_for(own_redis: RedisServer) -> None:
-    redis = LoopRedis(RedisSettings(url=own_redis.url, timeout=timedelta(milliseconds=100)))
+    redis = LoopRedis(RedisSettings(url=own_redis.url, timeout=timedelta(seconds=with_load(0.1))))
     other = ThreadRedis(RedisSettings(url=own_redis.url))
-    await other.command("CLIENT", "PAUSE", 300)
+    await other.command("CLIENT", "PAUSE", 60_000)
     with pytest.raises(BackendUnavailable, match="in time"):
         await redis.command("SET", "a", "b")
     own_redis.kill()

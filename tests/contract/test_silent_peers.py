@@ -24,6 +24,7 @@ from shoal.events.event import EventReceipt
 from shoal.web import renderer as remote_renderer
 from shoal.web.renderer import RenderRequest
 from tests.support.delay_proxy import DelayProxy, delay_proxy
+from tests.support.patience import with_load
 from tests.support.servers import Servers
 
 CLOCK = SystemClock()
@@ -61,7 +62,7 @@ async def test_a_connection_to_redis_that_falls_silent_is_replaced(
     server = servers.new_redis()
     try:
         with delay_proxy(server.url) as proxy:
-            client = client_of(RedisSettings(url=proxy.url, timeout=SHORT))
+            client = client_of(RedisSettings(url=proxy.url, timeout=timedelta(seconds=with_load(0.3))))
             await client.command("PING")
             proxy.fall_silent()
             async with asyncio.timeout(BOUND):

@@ -28,7 +28,7 @@ from shoal.work.node_agent import NodeAgent
 from shoal.work.worker import Worker, WorkerState
 from shoal.work.worker_context import WorkerContext
 from tests.support.fleet import FIFTH
-from tests.support.patience import in_time
+from tests.support.patience import in_time, with_load
 
 PATIENCE = 30.0
 LONG = timedelta(seconds=PATIENCE)
@@ -239,7 +239,7 @@ async def test_a_worker_that_stops_does_not_wait_for_a_lease_longer_than_its_gra
     running = asyncio.create_task(stopping.run())
     await asyncio.wait_for(asked.wait(), PATIENCE)
     stopping.stop()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, with_load(5))
 
 
 async def test_a_worker_that_follows_a_failed_one_keeps_its_size_and_stays_paused(worker: tuple[App, Worker]) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from shoal.base.clock import SystemClock
-from tests.support.server_threads import close_connections
+from tests.support.server_threads import ServerLoop, close_connections
 
 CLOCK = SystemClock()
 
@@ -17,7 +17,7 @@ CLOCK = SystemClock()
 def delay_proxy(url: str) -> Iterator["DelayProxy"]:
     """A proxy to the same server, which is as fast as any until it gets a delay."""
     parts = urlsplit(url)
-    loop = asyncio.SelectorEventLoop()
+    loop = ServerLoop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     proxy = DelayProxy(parts)

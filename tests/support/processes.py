@@ -18,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, AnyStr
 
+from tests.support.patience import with_load
+
 ROOT = Path(__file__).parents[2]
 FORK = "SHOAL_TEST_FORK"
 Shoal = Callable[..., tuple[int, str, str]]  # runs a command; returns its exit code, stdout and stderr
@@ -79,11 +81,11 @@ def start_module(module: str, *words: str, cwd: Path, env: dict[str, str], **str
 def run_shoal(
     *words: str, cwd: Path, env: dict[str, str], timeout: float, text: bool = True, stdin: Any = None
 ) -> "subprocess.CompletedProcess[Any]":
-    """Run `shoal WORDS` to completion, and return its exit code and its output."""
+    """Run `shoal WORDS` to completion, and return its exit code and its output. `timeout`: on a quiet machine."""
     pipe, source = subprocess.PIPE, subprocess.DEVNULL if stdin is None else subprocess.PIPE
     with start_shoal(*words, cwd=cwd, env=env, stdin=source, stdout=pipe, stderr=pipe, text=text) as process:
         try:
-            out, err = process.communicate(stdin, timeout)
+            out, err = process.communicate(stdin, with_load(timeout))
         except BaseException:
             process.kill()
             raise

@@ -28,6 +28,7 @@ from shoal.egress import (
 )
 from tests.support.bad_http_server import BadServer, bad_server, reply
 from tests.support.effort import times
+from tests.support.patience import with_load
 from tests.support.recorder import Told
 
 PAGE = b"<p>arrived</p>"
@@ -218,7 +219,7 @@ async def test_the_body_of_a_redirect_is_never_decoded(egress: Egress, server: B
 async def test_the_deadline_is_one_for_the_whole_chain(egress: Egress, server: BadServer) -> None:
     server.redirect("/start", "/silent")
     server.fall_silent("/silent")
-    limits = replace(Limits(), total_timeout=timedelta(milliseconds=150))
+    limits = replace(Limits(), total_timeout=timedelta(seconds=with_load(0.15)))
     outcome = failed(await follow(egress, server, "/start", limits=limits))
     assert outcome.code == "total_timeout"
     assert hops(outcome) == [("start", 302)]

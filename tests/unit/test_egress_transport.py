@@ -27,9 +27,9 @@ from tests.support.recorder import Told
 
 LOOPBACK = AddressRule(allow=(ip_network("127.0.0.0/8"),))
 LIMITS = Limits(
-    connect_timeout=timedelta(seconds=2),
-    idle_timeout=timedelta(seconds=5),
-    total_timeout=timedelta(seconds=10),
+    connect_timeout=timedelta(seconds=10),
+    idle_timeout=timedelta(seconds=20),
+    total_timeout=timedelta(seconds=30),
 )
 PAGE = b"<p>page</p>" * 100
 

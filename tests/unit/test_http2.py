@@ -11,9 +11,8 @@ import pytest
 from shoal.egress import Egress, Failure, Limits, Outcome, Request, Response
 from tests.support.bad_http2_server import GOOD, bad_http2_server
 from tests.support.bad_http_server import TLS
+from tests.support.patience import with_load
 from tests.unit.test_egress_transport import LIMITS, new_egress
-
-PATIENCE = replace(LIMITS, idle_timeout=timedelta(seconds=1), total_timeout=timedelta(seconds=4))
 
 
 class Pair:
@@ -31,7 +30,9 @@ class Pair:
 @pytest.fixture
 async def pair() -> AsyncIterator[Pair]:
     async with bad_http2_server("good") as port:
-        egress = new_egress(PATIENCE, ca_file=str(TLS / "authority.pem"))
+        connect, idle, total = (timedelta(seconds=with_load(seconds)) for seconds in (2, 1, 4))
+        limits = replace(LIMITS, connect_timeout=connect, idle_timeout=idle, total_timeout=total)
+        egress = new_egress(limits, ca_file=str(TLS / "authority.pem"))
         yield Pair(egress, port)
         egress.close()
 

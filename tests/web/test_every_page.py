@@ -201,6 +201,7 @@ async def fill(shop: ServedController, folder: Path) -> None:
     await register(nodes, "crawler-1", held_leases=((str(lease.fence.job_id), 1),), capabilities=("http", "js"))
     await register(nodes, "crawler-2")
     await nodes.send("crawler-1", CommandRequest(command="config_update", rate_limit=2.5), "me")
+    await ask(f"/api/v1/policies/{policy['id']}/run")  # the first job may have been the one that was planned
 
 
 async def fail(shop: ServedController, kind: str, run_id: str, error: str) -> None:

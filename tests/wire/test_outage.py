@@ -12,7 +12,7 @@ from tests.support.servers import PostgresServer
 
 CRAWLS = "/api/v1/crawls"
 BODY = {"seeds": ["http://127.0.0.1:9/"]}
-QUICK = {"SHOAL_DATABASE_CONNECT_TIMEOUT": "1s", "SHOAL_DATABASE_TIMEOUT": "5s"}
+QUICK = {"SHOAL_DATABASE_TIMEOUT": "5s"}
 OUTAGES = 3
 
 

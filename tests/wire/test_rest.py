@@ -67,7 +67,7 @@ async def until_full(api: ServedApi) -> str:
 
 
 async def test_it_is_not_ready_while_its_store_is_away(own_postgres: PostgresServer) -> None:
-    async with served_api(own_postgres.url, SHOAL_DATABASE_CONNECT_TIMEOUT="1s") as api:
+    async with served_api(own_postgres.url) as api:
         assert (await api.ask_whether_ready())[0] == 200
         own_postgres.stop("immediate")
         assert (await api.ask("/readyz"))[0] == 200  # the result is cached for a moment

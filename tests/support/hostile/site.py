@@ -17,6 +17,7 @@ from tests.support.hostile import answers, pages
 from tests.support.hostile.answers import HTML, redirect, repeat, send
 from tests.support.hostile.sitemaps import maps, named
 from tests.support.hostile.traps import TRAPS, trap_of
+from tests.support.patience import with_load
 from tests.support.server_threads import serve_to_the_end
 
 START_SECONDS = 20.0
@@ -68,9 +69,9 @@ class HostileSite:
     def settings(self) -> dict[str, str]:
         """Environment in which the codes come quickly: deadlines of seconds, and our own authority believed."""
         return {
-            "SHOAL_CONNECT_TIMEOUT": "2s",
-            "SHOAL_IDLE_TIMEOUT": "10s",
-            "SHOAL_FETCH_TIMEOUT": "3s",
+            "SHOAL_CONNECT_TIMEOUT": f"{min(10, with_load(2)):.1f}s",
+            "SHOAL_IDLE_TIMEOUT": "30s",
+            "SHOAL_FETCH_TIMEOUT": f"{min(15, with_load(3)):.1f}s",
             "SHOAL_PAGE_ATTEMPTS": "2",
             "SHOAL_HOST_BACKOFF": "100ms",
             "SHOAL_HOST_BACKOFF_MAX": "200ms",
