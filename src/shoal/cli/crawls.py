@@ -289,7 +289,7 @@ LISTED: Columns = {
     "id": "id",
     "state": lambda crawl: crawl["state"] + (" (partly)" if crawl["state_reason"] == DRAINED_PARTLY else ""),
     "pages": "pages",
-    "responses": lambda crawl: in_classes(crawl["responses"], crawl["not_modified"]) or "-",
+    "responses": lambda crawl: str(in_classes(crawl["responses"], crawl["not_modified"])) or "-",
     "errors": "errors",
     "queued": "queued",
     "created": "created_at",
@@ -303,7 +303,7 @@ def _rows(crawl: dict[str, Any]) -> list[tuple[str, str]]:
     crawl["state"] += f" ({reason_text(reason)})" if reason else ""
     crawl |= {name: in_bytes(crawl[name]) for name in ("bytes", "bytes_saved")}
     crawl["depth_reached"] = found_at(crawl["depth_reached"])
-    crawl["responses"] = in_classes(crawl["responses"], crawl["not_modified"])
+    crawl["responses"] = str(in_classes(crawl["responses"], crawl["not_modified"]))
     options = crawl.pop("config")
     return facts_of({**crawl, **options})
 

@@ -190,7 +190,11 @@ def rows_of(status: CrawlStatus, totals: dict[str, Any], outputs: Sequence[str])
         ("Crawl", status.crawl.id),
         ("State", status.crawl.state.value + why),
         ("Pages", f"{totals['pages']:,}"),
-        *([("Responses", responses)] if (responses := in_classes(totals["responses"], totals["not_modified"])) else []),
+        *(
+            [("Responses", responses)]
+            if (responses := str(in_classes(totals["responses"], totals["not_modified"])))
+            else []
+        ),
         ("Errors", f"{totals['errors']:,}"),
         *([("Seeds", f"none returned a page: {status.why_no_seed}")] if status.failed_seeds else []),
         *([("Seeds", failed)] if (failed := status.which_seeds_failed) else []),

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from shoal.access.token import TokenScope
 from shoal.base.clock import Clock
-from shoal.base.text import message
+from shoal.base.text import LONGEST, message
 from shoal.crawl.crawl import shown_config
 from shoal.crawl.frontier.admin import CrawlRemovals, FrontierAdmin
 from shoal.crawl.frontier.fates import SKIPS
@@ -262,7 +262,7 @@ class CrawlPage:
     async def _explained(self, view: View, crawl_id: str, url: str) -> tuple[str, str, list[tuple[str, str]]]:
         """Return the state of a URL, why it is in it, and the facts."""
         explained, formats = await self.figures.frontier.explain(crawl_id, url, LONGEST_URL), self.shell.formats(view)
-        return explained.state, url_texts.why(explained, formats), url_texts.facts_of(explained, formats)
+        return explained.state, formats.sentence(explained.sentence, LONGEST), url_texts.facts_of(explained, formats)
 
     async def _log(self, view: View, status: CrawlStatus, params: Mapping[str, str]) -> dict[str, Any]:
         return {"entries": []}

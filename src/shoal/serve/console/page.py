@@ -14,7 +14,7 @@ from shoal.audit.codes import CODES
 from shoal.audit.finding import Finding
 from shoal.audit.states import AnalysisState
 from shoal.base.errors import NotFound, ShoalError
-from shoal.base.text import HIDDEN, names_a_secret
+from shoal.base.text import HIDDEN, LONGEST, names_a_secret
 from shoal.base.url import Url, hostname
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.admin import FrontierAdmin
@@ -140,6 +140,7 @@ class PagePage:
         status = await self._crawls.get(crawl.id)
         formats = self._shell.formats(view)
         explained = await self._frontier.explain(crawl.id, page.url, LONGEST_URL)
+        origin = url_texts.origin(page, formats, is_linked=bool(linking))
         context = {
             "crawl": crawl,
             "row": row_of(status, formats),
@@ -155,7 +156,7 @@ class PagePage:
             "referrers": referrers,
             "data": data,
             "history": await self._history(crawl, page),
-            "why": f"{url_texts.origin(page, formats, is_linked=bool(linking))} {url_texts.why(explained, formats)}",
+            "why": f"{origin} {formats.sentence(explained.sentence, LONGEST)}",
             "findings": [(one, CODES.get(one.code)) for one in await self._findings.of(crawl.id, page.url)],
         }
         return self._shell.page(request.http, "page.html", context, section="crawls")
