@@ -46,7 +46,6 @@ RARE = {
     # Answers to forms, which other tests send.
     "layout.html: {% if notice %}",
     "login.html: {% if problem %}",
-    "macros.html: {%- if name %}",
     "new_crawl.html: {% if preview %}",
     "new_crawl.html: {% if problems.get(name) %}",
     'new_crawl.html: {% if values.get("include") or values.get("exclude") or values.get("labels") or problems %}',

@@ -17,6 +17,7 @@ from shoal.serve.console.forms import FORM_TYPE, View, read_form
 from shoal.serve.console.shell import Notice, Shell, carry_out, sentence
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.requests import LAST
+from shoal.serve.resources.webhook import VERBS
 
 SHOWN: Final = 50
 PLACES: Final = {
@@ -81,18 +82,7 @@ class EventsPage:
         return self._shell.page(request.http, "events.html", context, section="events")
 
 
-ENABLED: Final = message("The webhook is enabled; it receives the events it missed, as far as they are stored.")
-DISABLED: Final = message("The webhook is disabled; its events are kept.")
 REPLAYED: Final = message("The event will be sent again.")
-REMOVED: Final = message("The webhook was removed.")
-REMOVE_QUESTION: Final = message("Remove this webhook and its queue?")
-REMOVE_EXPLANATION: Final = message("Pending deliveries are lost. This cannot be undone.")
-REMOVE: Final = message("Remove")
-ROTATE_QUESTION: Final = message("Replace the secret of this webhook?")
-ROTATE_EXPLANATION: Final = message(
-    "The new one is shown once. For a day, deliveries are also signed with the old one."
-)
-ROTATE: Final = message("Replace")
 TIME_FORM: Final = "%Y-%m-%dT%H:%M"  # format of a field for date and time
 
 
@@ -147,7 +137,7 @@ class WebhookPage:
             self._shell,
             f"/events/{webhook_id}",
             lambda: self._webhooks.change(webhook_id, change, audit=request.audit),
-            language(ENABLED if action == "enable" else DISABLED),
+            language(VERBS[action].done),
         )
 
     @endpoint(
@@ -198,10 +188,9 @@ class WebhookPage:
     )
     async def rotate_from_page(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         """The page of the response shows the new secret, once."""
-        form, language = await read_form(request.http), self._shell.view(request.http).language
+        form = await read_form(request.http)
         if not form.is_confirmed:
-            words = language(ROTATE_QUESTION), language(ROTATE_EXPLANATION), language(ROTATE)
-            return self._shell.confirm(request.http, form, *words)
+            return self._shell.confirm(request.http, form, VERBS["rotate"])
         rotated = await self._webhooks.rotate(request.path_param("webhook_id"), audit=request.audit)
         return await self._shown(request, rotated.secret)
 
@@ -216,10 +205,9 @@ class WebhookPage:
     async def remove_webhook_page(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, language = await read_form(request.http), self._shell.view(request.http).language
         if not form.is_confirmed:
-            words = language(REMOVE_QUESTION), language(REMOVE_EXPLANATION), language(REMOVE)
-            return self._shell.confirm(request.http, form, *words)
+            return self._shell.confirm(request.http, form, VERBS["remove"])
         await self._webhooks.remove(request.path_param("webhook_id"), audit=request.audit)
-        return self._shell.redirect("/events", Notice(language(REMOVED)))
+        return self._shell.redirect("/events", Notice(language(VERBS["remove"].done)))
 
     async def _shown(self, request: EndpointRequest[Any, Any], secret: str = "") -> Response:
         webhook_id, state = request.path_param("webhook_id"), request.http.query_params.get("state", "")

@@ -28,6 +28,7 @@ from shoal.serve.console.format import Formats, Language
 from shoal.serve.console.forms import FORM_TYPE, ConsoleForm, View, read_form
 from shoal.serve.console.shell import Shell, carry_out
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.resources.node import VERBS, given_to_all
 
 KEPT: Final = 60  # samples of a node: five minutes
 
@@ -68,19 +69,8 @@ PARTS: Final = {
     "latency": (message("Speed"), health.LATENCY, "p3"),
     "depth": (message("Short lane"), health.DEPTH, "p4"),
 }
-COMMANDS: Final = {
-    "pause": message("Pause"),
-    "resume": message("Resume"),
-    "drain": message("Drain"),
-    "restart_browser": message("Restart the browser"),
-    "config_update": message("Change its limits"),
-}
 CLASS_NAMES: Final = {"runs": message("Crawls and analyses"), "pages": message("Page jobs")}
-GIVEN: Final = message("The command was given; the node acknowledges it below.")
 GIVEN_ALL: Final = (message("{count} node was given the command."), message("{count} nodes were given the command."))
-ALL_QUESTION: Final = message("Give every node this command?")
-DRAIN_QUESTION: Final = message("Drain this node?")
-DRAIN_EXPLANATION: Final = message("It hands its crawls back and takes nothing until somebody resumes it.")
 NUMBERS: Final = ("max_concurrency", "page_slots")
 
 
@@ -118,7 +108,7 @@ class FleetPage:
             "pages": (sum(one.status.active_pages for one in healthy), sum(one.status.page_slots for one in healthy)),
             "waiting": sum(node.depth for node in nodes),
             "pressures": [(view.language(CLASS_NAMES[one.job_class]), one) for one in self._pressures()],
-            "commands": {name: view.language(COMMANDS[name]) for name in ("pause", "resume", "drain")},
+            "commands": {name: given_to_all(name) for name in ("pause", "resume", "drain")},
             "is_live": True,
         }
 
@@ -137,8 +127,7 @@ class FleetPage:
         form, language = await read_form(request.http), self._shell.view(request.http).language
         wanted = command_of(form)
         if not form.is_confirmed:
-            label = language(COMMANDS[wanted.command])
-            return self._shell.confirm(request.http, form, language(ALL_QUESTION), label, label)
+            return self._shell.confirm(request.http, form, given_to_all(wanted.command))
 
         async def give() -> str:
             by = caller_of(request.http).who
@@ -179,10 +168,9 @@ class NodePage:
                 for name, (title, weight, _) in PARTS.items()
             ],
             "rates": self._rates.of(node.id),
-            "commands": [(one, view.language(COMMANDS[one.command])) for one in await self._nodes.commands_of(node.id)],
-            "drain_question": view.language(DRAIN_QUESTION),
-            "drain_explanation": view.language(DRAIN_EXPLANATION),
-            "names": {name: view.language(title) for name, title in COMMANDS.items()},
+            "commands": [
+                (one, view.language(VERBS[one.command].label)) for one in await self._nodes.commands_of(node.id)
+            ],
             "is_live": True,
         }
 
@@ -200,14 +188,14 @@ class NodePage:
     async def command_one(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, node_id = await read_form(request.http), request.path_param("node_id")
         language, wanted = self._shell.view(request.http).language, command_of(form)
-        if wanted.command == "drain" and not form.is_confirmed:
-            words = language(DRAIN_QUESTION), language(DRAIN_EXPLANATION), language(COMMANDS["drain"])
-            return self._shell.confirm(request.http, form, *words)
+        verb = VERBS[wanted.command]
+        if verb.question and not form.is_confirmed:
+            return self._shell.confirm(request.http, form, verb)
 
         async def give() -> None:
             await self._nodes.send(node_id, wanted, caller_of(request.http).who, audit=request.audit)
 
-        return await carry_out(self._shell, f"/fleet/{node_id}", give, language(GIVEN))
+        return await carry_out(self._shell, f"/fleet/{node_id}", give, language(verb.done))
 
 
 def command_of(form: ConsoleForm) -> CommandRequest:

@@ -19,6 +19,7 @@ from shoal.serve.console.format import Formats
 from shoal.serve.console.forms import FORM_TYPE, Search, View, parse, read_form, suggestion
 from shoal.serve.console.shell import Notice, Shell, carry_out, local_path, sentence
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.resources.policy import VERBS
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +65,7 @@ RUNS: Final = 20
 LAST_POLICY: Final = 2**31 - 1
 QUALIFIERS: Final = ("is", "project")
 KINDS: Final = ("due", "late", "enabled", "disabled")
-RUN: Final = message("The policy is running; its schedule does not change.")
 RUNS_ALREADY: Final = message("The policy is already running.")
-ENABLED: Final = message("The policy is enabled.")
-DISABLED: Final = message("The policy is disabled; a run in progress continues.")
-REMOVED: Final = message("The policy was removed.")
-REMOVE_QUESTION: Final = message("Remove this policy?")
-REMOVE_EXPLANATION: Final = message("A run in progress continues. This cannot be undone.")
-REMOVE: Final = message("Remove")
 
 
 class PoliciesPage:
@@ -195,11 +189,11 @@ class PolicyPage:
 
         async def run() -> str:
             begun = await self._policies.run_now(policy_id, audit=request.audit)
-            return language(RUNS_ALREADY if begun.duplicate else RUN)
+            return language(RUNS_ALREADY if begun.duplicate else VERBS["run"].done)
 
         async def enable() -> str:
             await self._policies.enable(policy_id, action == "enable", audit=request.audit)
-            return language(ENABLED if action == "enable" else DISABLED)
+            return language(VERBS[action].done)
 
         verbs: dict[str, Callable[[], Awaitable[str]]] = {"run": run, "enable": enable, "disable": enable}
         if action in verbs:
@@ -207,10 +201,9 @@ class PolicyPage:
         if action != "remove":
             raise InvalidInput("action", "is not known", f"use one of {', '.join(verbs)}, remove")
         if not form.is_confirmed:
-            words = language(REMOVE_QUESTION), language(REMOVE_EXPLANATION), language(REMOVE)
-            return self._shell.confirm(request.http, form, *words)
+            return self._shell.confirm(request.http, form, VERBS["remove"])
         await self._policies.remove(policy_id, audit=request.audit)
-        return self._shell.redirect("/policies", Notice(language(REMOVED)))
+        return self._shell.redirect("/policies", Notice(language(VERBS["remove"].done)))
 
 
 def _number(text: str | None) -> int:

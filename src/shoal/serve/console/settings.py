@@ -19,6 +19,7 @@ from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.forms import FORM_TYPE, read_form
 from shoal.serve.console.shell import Notice, Shell, carry_out, local_path, sentence
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.resources.token import VERBS
 from shoal.serve.stats import Cached
 from shoal.serve.tokens import LAST_TOKEN
 
@@ -107,10 +108,6 @@ class Storage:
 MOST_TOKENS: Final = 200
 ENTRIES: Final = 100
 ROLES: Final = ("viewer", "operator", "admin", "bot", "node")
-REVOKED: Final = message("The token was revoked.")
-REVOKE_QUESTION: Final = message("Revoke this token?")
-REVOKE_EXPLANATION: Final = message("Everybody who uses it is signed out within seconds. This cannot be undone.")
-REVOKE: Final = message("Revoke")
 
 
 class SettingsPage:
@@ -169,11 +166,10 @@ class SettingsPage:
     async def revoke_token_from_form(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, language = await read_form(request.http), self._shell.view(request.http).language
         if not form.is_confirmed:
-            words = language(REVOKE_QUESTION), language(REVOKE_EXPLANATION), language(REVOKE)
-            return self._shell.confirm(request.http, form, *words)
+            return self._shell.confirm(request.http, form, VERBS["revoke"])
         token_id, caller = request.path_param("token_id"), caller_of(request.http)
         return await carry_out(
-            self._shell, "/settings", lambda: self._tokens.revoke(token_id, caller), language(REVOKED)
+            self._shell, "/settings", lambda: self._tokens.revoke(token_id, caller), language(VERBS["revoke"].done)
         )
 
     async def _shown(self, request: EndpointRequest[Any, Any], text: str = "") -> Response:
