@@ -21,7 +21,7 @@ from shoal.cli.output import (
     limit_option,
     print_json,
     print_list,
-    print_rows,
+    print_object,
     print_table,
     state_option,
     to_the_second,
@@ -110,16 +110,7 @@ def show(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
         traps = await api.get(at(f"{CRAWL}/traps", crawl_id))
         return crawl | {"traps": traps["items"]}
 
-    crawl = run_on(target, look)
-    if as_json:
-        print_json(crawl)
-    else:
-        traps = [(trap["state"].capitalize(), _trap(trap)) for trap in crawl.pop("traps")]
-        held = [("Held", _held(host)) for host in crawl.pop("held_hosts")]
-        failed = [("Failed seed", FailedSeed.of(seed).words()) for seed in crawl.pop("failed_seeds")]
-        dead = [FailedSeed.of(seed) for seed in crawl.pop("dead_seeds", ())]
-        failed += [("Failed seeds", f"{len(dead):,}: {seeds_in_words(dead)}")] if dead else []
-        print_rows([*_rows(crawl), *failed, *traps, *held], to_stdout=True)
+    print_object(run_on(target, look), as_json=as_json, rows=_rows)
 
 
 @crawls.command()
@@ -298,14 +289,18 @@ LISTED: Columns = {
 
 
 def _rows(crawl: dict[str, Any]) -> list[tuple[str, str]]:
-    crawl = dict(crawl)
+    traps = [(trap["state"].capitalize(), _trap(trap)) for trap in crawl.pop("traps")]
+    held = [("Held", _held(host)) for host in crawl.pop("held_hosts")]
+    failed = [("Failed seed", FailedSeed.of(seed).words()) for seed in crawl.pop("failed_seeds")]
+    dead = [FailedSeed.of(seed) for seed in crawl.pop("dead_seeds", ())]
+    failed += [("Failed seeds", f"{len(dead):,}: {seeds_in_words(dead)}")] if dead else []
     reason = crawl.pop("state_reason")
     crawl["state"] += f" ({reason_text(reason)})" if reason else ""
     crawl |= {name: in_bytes(crawl[name]) for name in ("bytes", "bytes_saved")}
     crawl["depth_reached"] = found_at(crawl["depth_reached"])
     crawl["responses"] = str(in_classes(crawl["responses"], crawl["not_modified"]))
     options = crawl.pop("config")
-    return facts_of({**crawl, **options})
+    return [*facts_of({**crawl, **options}), *failed, *traps, *held]
 
 
 def _host_row(host: dict[str, Any]) -> list[object]:

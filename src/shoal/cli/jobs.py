@@ -17,7 +17,7 @@ from shoal.cli.output import (
     limit_option,
     print_json,
     print_list,
-    print_rows,
+    print_object,
     state_option,
     to_the_second,
 )
@@ -67,13 +67,12 @@ def list_jobs(limit: int, cursor: str | None, dead: bool, target: ApiTarget, as_
 @json_option
 def show(job_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show a job and the history of its leases."""
-    job = run_on(target, lambda api: api.get(at(f"{JOBS}/{{}}", job_id)))
-    if as_json:
-        print_json(job)
-    else:
-        grants = [("Grant", _grant(grant)) for grant in job.pop("history")]
-        job["state_reason"] = reason_text(job["state_reason"])
-        print_rows(facts_of(job) + grants, to_stdout=True)
+    print_object(run_on(target, lambda api: api.get(at(f"{JOBS}/{{}}", job_id))), as_json=as_json, rows=_rows)
+
+
+def _rows(job: dict[str, Any]) -> list[tuple[str, str]]:
+    grants = [("Grant", _grant(grant)) for grant in job.pop("history")]
+    return facts_of(job | {"state_reason": reason_text(job["state_reason"])}) + grants
 
 
 @jobs.command(epilog="Example: shoal jobs retry --dead --kind page")

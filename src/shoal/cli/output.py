@@ -244,6 +244,16 @@ def print_line(totals: dict[str, Any], *, to_stdout: bool) -> None:
     print(json.dumps(totals), file=sys.stdout if to_stdout else sys.stderr, flush=True)
 
 
+def print_object(
+    value: dict[str, Any], *, as_json: bool, rows: Callable[[dict[str, Any]], Sequence[tuple[str, str]]] = facts_of
+) -> None:
+    """Print an API object, as JSON or as the rows that people see of it: by default, all its fields."""
+    if as_json:
+        print_json(value)
+    else:
+        print_rows(rows(value), to_stdout=True)
+
+
 def print_rows(rows: Sequence[tuple[str, str]], *, to_stdout: bool) -> None:
     width = max(len(name) for name, _ in rows)
     text = "\n".join(f"{name:{width}}  {visible(value)}" for name, value in rows)

@@ -15,12 +15,11 @@ from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
 from shoal.cli.options import read_file, read_rules_file, with_urls_named
 from shoal.cli.output import (
     Columns,
-    facts_of,
     json_option,
     limit_option,
     print_json,
     print_list,
-    print_rows,
+    print_object,
     print_table,
     to_the_second,
 )
@@ -135,11 +134,7 @@ def list_policies(
 @json_option
 def show(policy_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show a policy and its next run."""
-    policy = run_on(target, lambda api: api.get(at(POLICY, policy_id)))
-    if as_json:
-        print_json(policy)
-        return
-    print_rows(facts_of(policy), to_stdout=True)
+    print_object(run_on(target, lambda api: api.get(at(POLICY, policy_id))), as_json=as_json)
 
 
 @policies.command(epilog="Example: shoal policies results pol_01hr2v8k3m4n5p6q --limit 1")

@@ -7,7 +7,14 @@ import click
 from shoal.access.token import ROLES, TokenScope
 from shoal.base.text import visible
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
-from shoal.cli.output import Columns, facts_of, json_option, limit_option, print_json, print_list, print_rows
+from shoal.cli.output import (
+    Columns,
+    json_option,
+    limit_option,
+    print_json,
+    print_list,
+    print_object,
+)
 from shoal.cli.root import CommandGroup
 from shoal.observe.logs import note
 
@@ -93,11 +100,7 @@ def list_tokens(limit: int, target: ApiTarget, as_json: bool) -> None:
 @json_option
 def show(token_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show a token's name, scopes and use; never the token itself."""
-    token = run_on(target, lambda api: api.get(at(f"{TOKENS}/{{}}", token_id)))
-    if as_json:
-        print_json(token)
-        return
-    print_rows(facts_of(token), to_stdout=True)
+    print_object(run_on(target, lambda api: api.get(at(f"{TOKENS}/{{}}", token_id))), as_json=as_json)
 
 
 @tokens.command()

@@ -13,7 +13,7 @@ from shoal.cli.output import (
     limit_option,
     print_json,
     print_list,
-    print_rows,
+    print_object,
     print_table,
     state_option,
 )
@@ -71,10 +71,7 @@ def list_webhooks(target: ApiTarget, as_json: bool) -> None:
 def show(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show a webhook and the state of its queue."""
     webhook = run_on(target, lambda api: api.get(at(WEBHOOK, webhook_id)))
-    if as_json:
-        print_json(webhook)
-    else:
-        print_rows(facts_of(webhook | {"events": webhook["events"] or "all"}), to_stdout=True)
+    print_object(webhook, as_json=as_json, rows=lambda one: facts_of(one | {"events": one["events"] or "all"}))
 
 
 @webhooks.command()
