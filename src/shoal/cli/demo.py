@@ -13,12 +13,12 @@ from shoal.base.errors import BackendUnavailable, NothingCrawled
 from shoal.base.parsing import Address, is_loopback
 from shoal.base.settings_loader import load
 from shoal.base.text import plural
+from shoal.cli.demo_site import DemoSite
 from shoal.cli.output import in_bytes, in_time, print_json, summary
 from shoal.crawl import journal_messages as messages
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import TERMINAL, CrawlState
-from shoal.demo.server import DemoSite
 from shoal.observe.logs import note
 from shoal.process.controller import Controller
 from shoal.process.http import address_of, open_socket
