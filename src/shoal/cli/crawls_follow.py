@@ -98,15 +98,15 @@ def wait(crawl_id: str, timeout: str | None, target: ApiTarget, as_json: bool) -
     return at_its_end(target, crawl_id, as_json, None if timeout is None else duration_of(timeout).total_seconds())
 
 
-def at_its_end(target: ApiTarget, crawl_id: str, as_json: bool, longest: float | None = None) -> int:
+def at_its_end(target: ApiTarget, crawl_id: str, as_json: bool, timeout_seconds: float | None = None) -> int:
     """Wait for the end of the crawl and print its summary; return the exit code."""
 
     async def follow(api: ApiClient, clock: Clock) -> int:
         try:
-            async with asyncio.timeout(longest):
+            async with asyncio.timeout(timeout_seconds):
                 status = await _until_still(api, crawl_id, clock)
         except TimeoutError:
-            raise WaitTimedOut(f"the end of crawl {crawl_id}", longest or 0.0) from None
+            raise WaitTimedOut(f"the end of crawl {crawl_id}", timeout_seconds or 0.0) from None
         return _print_result(status, target, as_json)
 
     return _looking(target, follow)

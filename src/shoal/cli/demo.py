@@ -56,8 +56,8 @@ async def _demo(folder: Path, *, leave: bool, as_json: bool) -> None:
         workers_of(app, loaded, flags, 1) as team,
         DemoSite(app.clock) as site,
     ):
-        demo_run = DemoRun(app, Controller(app, metrics, listener, team), site.address)
-        await demo_run.run(leave=leave, as_json=as_json)
+        demo = Demo(app, Controller(app, metrics, listener, team), site.address)
+        await demo.run(leave=leave, as_json=as_json)
 
 
 def _open_listener(listen: Address) -> socket.socket:
@@ -81,7 +81,7 @@ def _say_address(listener: socket.socket, *, as_json: bool) -> None:
         print(f"Console: {address}", flush=True)
 
 
-class DemoRun:
+class Demo:
     """The demo's crawl, from submission to summary, next to the controller that serves the console."""
 
     def __init__(self, app: App, controller: Controller, seed: str) -> None:

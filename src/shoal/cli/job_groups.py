@@ -72,13 +72,13 @@ def add(
     if not given:
         raise UsageError("No URL given", "pass URLs, or a file with --file")
     body = _request_body([text for text, _ in given], options)
-    longest = None if wait_timeout is None else duration_of(wait_timeout).total_seconds()
+    timeout_seconds = None if wait_timeout is None else duration_of(wait_timeout).total_seconds()
 
     async def work(api: ApiClient) -> dict[str, Any]:
         made: dict[str, Any] = await api.post(JOBS, body)
         if not as_json:
             note(f"Created {plural(made['total'], 'job')} in {made['id']}.")
-        return await _until_over(api, made, longest) if wait else made
+        return await _until_over(api, made, timeout_seconds) if wait else made
 
     try:
         group = run_on(target, work, existing=False)
@@ -159,10 +159,10 @@ def cancel_group(group_id: str, target: ApiTarget, as_json: bool) -> None:
 COMMANDS = (add, results, groups, cancel_group)
 
 
-async def _until_over(api: ApiClient, group: dict[str, Any], longest: float | None) -> dict[str, Any]:
+async def _until_over(api: ApiClient, group: dict[str, Any], timeout_seconds: float | None) -> dict[str, Any]:
     clock = SystemClock()
     try:
-        async with asyncio.timeout(longest):
+        async with asyncio.timeout(timeout_seconds):
             began, is_quiet = clock.monotonic(), True
             while group["state"] == "open":
                 await clock.sleep(LOOK_AGAIN)
@@ -172,7 +172,7 @@ async def _until_over(api: ApiClient, group: dict[str, Any], longest: float | No
                     is_quiet = False
                     await _explain_wait(api, group["id"])
     except TimeoutError:
-        raise WaitTimedOut(f"The end of {group['id']}", longest or 0) from None
+        raise WaitTimedOut(f"The end of {group['id']}", timeout_seconds or 0) from None
     return group
 
 

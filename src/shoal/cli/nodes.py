@@ -90,6 +90,7 @@ def with_command_options(command: C) -> C:
     @click.option("--all", "all_nodes", is_flag=True, help="Send it to every node that is not lost.")
     @click.option(
         "--wait",
+        "wait_seconds",
         type=click.FloatRange(0, 3600),
         default=15,
         show_default=True,
@@ -99,10 +100,12 @@ def with_command_options(command: C) -> C:
     @with_api_target
     @json_option
     @wraps(command)
-    def sent(node_id: str | None, all_nodes: bool, wait: float, target: ApiTarget, as_json: bool, **values: Any) -> Any:
+    def sent(
+        node_id: str | None, all_nodes: bool, wait_seconds: float, target: ApiTarget, as_json: bool, **values: Any
+    ) -> Any:
         if (node_id is None) != all_nodes:
             raise UsageError("Give either the id of a node or --all", "list the nodes with `shoal nodes ls`")
-        return command(options=CommandOptions(node_id, wait, target, as_json), **values)
+        return command(options=CommandOptions(node_id, wait_seconds, target, as_json), **values)
 
     return sent  # type: ignore[return-value]
 

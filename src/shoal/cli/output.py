@@ -150,11 +150,11 @@ SHORTEST_BREAK = 5.0  # seconds; less is normal at the start and end of a crawl
 BREAKS_BELOW = 0.9  # share of its duration: a crawl that worked for more than this had no pause worth showing
 
 
-def summary(status: CrawlStatus, elapsed: float | None = None, target: ApiTarget = HERE) -> dict[str, Any]:
-    """Return the summary. Until the crawl has ended, its duration is the time it ran, or `elapsed` if that is
+def summary(status: CrawlStatus, elapsed_seconds: float | None = None, target: ApiTarget = HERE) -> dict[str, Any]:
+    """Return the summary. Until the crawl has ended, its duration is the time it ran, or `elapsed_seconds` if that is
     longer. `target`: where the crawl is stored, for the commands in it."""
     crawl, counts = status.crawl, status.counts
-    seconds = max(elapsed or 0.0, counts.walked.total_seconds())
+    seconds = max(elapsed_seconds or 0.0, counts.walked.total_seconds())
     if crawl.finished_at is not None:
         seconds = 0.0 if crawl.started_at is None else (crawl.finished_at - crawl.started_at) / 1e6
     return {
