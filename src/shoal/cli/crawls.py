@@ -19,6 +19,7 @@ from shoal.cli.output import (
     in_bytes,
     json_option,
     limit_option,
+    print_answer,
     print_json,
     print_list,
     print_object,
@@ -174,10 +175,11 @@ def retry(crawl_id: str, every: bool, target: ApiTarget, as_json: bool, **which:
         return
     urls = FailedUrls.read(given, strict=False, called=lambda field: f"--{field}")
     crawl = run_on(target, lambda api: api.post(at(f"{CRAWL}/retry", crawl_id), urls.plain() | {"all": True}))
-    if as_json:
-        print_json(crawl)
-    else:
-        print(f"{plural(crawl['retried'], 'URL')} of {crawl_id} will be retried; the crawl is {crawl['state']}.")
+    print_answer(
+        crawl,
+        f"{plural(crawl['retried'], 'URL')} of {crawl_id} will be retried; the crawl is {crawl['state']}.",
+        as_json=as_json,
+    )
 
 
 @crawls.command("set", epilog="Example: shoal crawls set ID --max-pages 5000 --exclude '/calendar/'")
@@ -189,10 +191,7 @@ def set_options(crawl_id: str, target: ApiTarget, as_json: bool, **options: Any)
     """Change limits, filters or rate of a crawl that has not ended. `none` removes a limit or a filter."""
     change = CrawlChange.read(changed_values(options), strict=False, called=changed_flag_of)
     crawl = run_on(target, lambda api: api.patch(at(CRAWL, crawl_id), change.plain()))
-    if as_json:
-        print_json(crawl)
-    else:
-        print(f"Changed the options of {crawl['id']}; it is {crawl['state']}.")
+    print_answer(crawl, f"Changed the options of {crawl['id']}; it is {crawl['state']}.", as_json=as_json)
 
 
 @crawls.command()
@@ -236,10 +235,7 @@ def rm(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
                 removing = await api.delete(path)
 
     run_on(target, remove)
-    if as_json:
-        print_json({"crawl_id": crawl_id, "removed": True})
-    else:
-        print(f"Removed {crawl_id}.")
+    print_answer({"crawl_id": crawl_id, "removed": True}, f"Removed {crawl_id}.", as_json=as_json)
 
 
 @crawls.command()
@@ -266,10 +262,7 @@ for _command in (add, logs, watch, wait, export, diff, dump, load):
 
 def _move(target: ApiTarget, crawl_id: str, verb: str, as_json: bool, body: Mapping[str, Any] | None = None) -> None:
     crawl = run_on(target, lambda api: api.post(at(f"{CRAWL}/{verb}", crawl_id), body))
-    if as_json:
-        print_json(crawl)
-    else:
-        print(f"{crawl['id']} is {crawl['state']}.")
+    print_answer(crawl, f"{crawl['id']} is {crawl['state']}.", as_json=as_json)
 
 
 def _seeds(seeds: list[str]) -> str:

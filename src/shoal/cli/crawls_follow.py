@@ -14,7 +14,15 @@ from shoal.base.ids import CrawlId
 from shoal.base.parsing import read_duration
 from shoal.base.text import shorten, visible
 from shoal.cli.api_client import PAGE, ApiClient, ApiTarget, at, run_on, with_api_target
-from shoal.cli.output import exit_code_of, print_json, print_line, print_rows, rows_of, summary, to_the_second
+from shoal.cli.output import (
+    exit_code_of,
+    print_answer,
+    print_line,
+    print_rows,
+    rows_of,
+    summary,
+    to_the_second,
+)
 from shoal.cli.progress import Progress, screen
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.journal import MOST_AT_ONCE
@@ -52,10 +60,7 @@ def logs(crawl_id: str, follow: bool, lines: int, target: ApiTarget, as_json: bo
 
     def show(items: list[dict[str, Any]]) -> None:
         for line in items:
-            if as_json:
-                print_json(line)
-            else:
-                print(_line(line), flush=True)
+            print_answer(line, _line(line), as_json=as_json)
 
     async def read(api: ApiClient, clock: Clock) -> int:
         path = at(f"{CRAWL}/logs", crawl_id)

@@ -14,7 +14,7 @@ from shoal.base.parsing import Address, is_loopback
 from shoal.base.settings_loader import load
 from shoal.base.text import plural
 from shoal.cli.demo_site import DemoSite
-from shoal.cli.output import in_bytes, in_time, print_json, summary
+from shoal.cli.output import in_bytes, in_time, print_answer, print_json, summary
 from shoal.crawl import journal_messages as messages
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
@@ -75,10 +75,7 @@ def _open_listener(listen: Address) -> socket.socket:
 def _say_address(listener: socket.socket, *, as_json: bool) -> None:
     host, port = listener.getsockname()[:2]
     address = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
-    if as_json:
-        print_json({"console": address})
-    else:
-        print(f"Console: {address}", flush=True)
+    print_answer({"console": address}, f"Console: {address}", as_json=as_json)
 
 
 class Demo:

@@ -16,6 +16,7 @@ from shoal.cli.output import (
     Columns,
     json_option,
     limit_option,
+    print_answer,
     print_json,
     print_list,
     state_option,
@@ -84,10 +85,7 @@ def add(
         group = run_on(target, work, existing=False)
     except InvalidInput as error:
         raise _named(error, given) from None
-    if as_json:
-        print_json(group)
-    else:
-        print(group["id"], flush=True)
+    print_answer(group, group["id"], as_json=as_json)
     if not wait:
         return 0
     if not as_json:
@@ -150,10 +148,7 @@ def groups(state: str | None, limit: int, target: ApiTarget, as_json: bool) -> N
 def cancel_group(group_id: str, target: ApiTarget, as_json: bool) -> None:
     """Cancel the jobs of a group that have not ended."""
     group = run_on(target, lambda api: api.post(at(f"{GROUPS}/{{}}/cancel", group_id)))
-    if as_json:
-        print_json(group)
-    else:
-        print(f"{group['id']} is {group['state']}: {_counts(group)}.")
+    print_answer(group, f"{group['id']} is {group['state']}: {_counts(group)}.", as_json=as_json)
 
 
 COMMANDS = (add, results, groups, cancel_group)

@@ -15,7 +15,7 @@ from shoal.cli.output import (
     facts_of,
     json_option,
     limit_option,
-    print_json,
+    print_answer,
     print_list,
     print_object,
     state_option,
@@ -98,10 +98,7 @@ def retry(
         _move(target, job_id, "retry", as_json)
         return
     answer = run_on(target, lambda api: api.post(f"{JOBS}/retry", _given(kind=kind, run_id=run_id, limit=limit)))
-    if as_json:
-        print_json(answer)
-    else:
-        print(f"{plural(answer['retried'], 'job')} will be retried.")
+    print_answer(answer, f"{plural(answer['retried'], 'job')} will be retried.", as_json=as_json)
 
 
 @jobs.command()
@@ -137,10 +134,7 @@ def purge(
         raise InvalidInput("--state", f"cannot be {state}", "only jobs that have ended can be purged")
     which = _given(state=state, kind=kind, older_than_seconds=_seconds(older_than), limit=limit) | {"dead": dead}
     answer = run_on(target, lambda api: api.post(f"{JOBS}/purge", which))
-    if as_json:
-        print_json(answer)
-    else:
-        print(f"{plural(answer['purged'], 'job')} removed.")
+    print_answer(answer, f"{plural(answer['purged'], 'job')} removed.", as_json=as_json)
 
 
 @jobs.group(cls=CommandGroup)
@@ -156,10 +150,7 @@ def quota() -> None:
 def set_quota(key: str, most: int, target: ApiTarget, as_json: bool) -> None:
     """Limit KEY to N running jobs. KEY is a quota key: project:NAME, label:NAME=VALUE or key:ANYTHING."""
     found = run_on(target, lambda api: api.put(at(f"{QUOTAS}/{{}}", key), {"most": most}), existing=False)
-    if as_json:
-        print_json(found)
-    else:
-        print(f"{key} is limited to {most} running jobs; {found['locked']} running now.")
+    print_answer(found, f"{key} is limited to {most} running jobs; {found['locked']} running now.", as_json=as_json)
 
 
 @quota.command("ls")
@@ -179,10 +170,7 @@ def list_quotas(target: ApiTarget, as_json: bool) -> None:
 def remove_quota(key: str, target: ApiTarget, as_json: bool) -> None:
     """Remove a quota."""
     run_on(target, lambda api: api.delete(at(f"{QUOTAS}/{{}}", key)))
-    if as_json:
-        print_json({"scope": key, "removed": True})
-    else:
-        print(f"Removed the quota of {key}.")
+    print_answer({"scope": key, "removed": True}, f"Removed the quota of {key}.", as_json=as_json)
 
 
 def _check_choice(job_id: str | None, dead: bool) -> None:
@@ -205,10 +193,7 @@ def _seconds(text: str | None) -> int | None:
 
 def _move(target: ApiTarget, job_id: str, verb: str, as_json: bool) -> None:
     job = run_on(target, lambda api: api.post(at(f"{JOBS}/{{}}/{verb}", job_id)))
-    if as_json:
-        print_json(job)
-    else:
-        print(f"{job['id']} is {job['state']}.")
+    print_answer(job, f"{job['id']} is {job['state']}.", as_json=as_json)
 
 
 def _state_of(job: dict[str, Any]) -> str:

@@ -244,6 +244,14 @@ def print_line(totals: dict[str, Any], *, to_stdout: bool) -> None:
     print(json.dumps(totals), file=sys.stdout if to_stdout else sys.stderr, flush=True)
 
 
+def print_answer(value: Any, text: str, *, as_json: bool) -> None:
+    """Print what the API returned: as JSON, or as this sentence."""
+    if as_json:
+        print_json(value)
+    else:
+        print(text, flush=True)
+
+
 def print_object(
     value: dict[str, Any], *, as_json: bool, rows: Callable[[dict[str, Any]], Sequence[tuple[str, str]]] = facts_of
 ) -> None:

@@ -17,6 +17,7 @@ from shoal.cli.output import (
     Columns,
     json_option,
     limit_option,
+    print_answer,
     print_json,
     print_list,
     print_object,
@@ -105,10 +106,7 @@ def change(policy_id: str, target: ApiTarget, as_json: bool, **given: Any) -> No
         policy = run_on(target, lambda api: api.patch(at(POLICY, policy_id), form))
     except InvalidInput as error:
         raise _named(error) from None
-    if as_json:
-        print_json(policy)
-    else:
-        print(f"Changed {policy['id']}.")
+    print_answer(policy, f"Changed {policy['id']}.", as_json=as_json)
 
 
 @policies.command("ls")
@@ -205,10 +203,11 @@ def _data(value: Any) -> str:
 def run(policy_id: str, target: ApiTarget, as_json: bool) -> None:
     """Run a policy now. Its schedule does not change."""
     made = run_on(target, lambda api: api.post(at(f"{POLICY}/run", policy_id)))
-    if as_json:
-        print_json(made)
-    else:
-        print(f"{made['job_id'] or made['crawl_id']} {'is running already.' if made['duplicate'] else 'is queued.'}")
+    print_answer(
+        made,
+        f"{made['job_id'] or made['crawl_id']} {'is running already.' if made['duplicate'] else 'is queued.'}",
+        as_json=as_json,
+    )
 
 
 @policies.command()
@@ -236,10 +235,7 @@ def disable(policy_id: str, target: ApiTarget, as_json: bool) -> None:
 def rm(policy_id: str, target: ApiTarget, as_json: bool) -> None:
     """Remove a policy. A running job finishes."""
     run_on(target, lambda api: api.delete(at(POLICY, policy_id)))
-    if as_json:
-        print_json({"policy_id": policy_id, "removed": True})
-    else:
-        print(f"Removed {policy_id}.")
+    print_answer({"policy_id": policy_id, "removed": True}, f"Removed {policy_id}.", as_json=as_json)
 
 
 @policies.command("import", epilog="Example: shoal policies import urls.csv --skip-bad")
@@ -292,10 +288,7 @@ def export(file: Path, project: str | None, target: ApiTarget) -> None:
 
 def _turn(target: ApiTarget, policy_id: str, verb: str, as_json: bool) -> None:
     policy = run_on(target, lambda api: api.post(at(f"{POLICY}/{verb}", policy_id)))
-    if as_json:
-        print_json(policy)
-    else:
-        print(f"{policy['id']} is {verb}d.")
+    print_answer(policy, f"{policy['id']} is {verb}d.", as_json=as_json)
 
 
 def _form(given: dict[str, Any]) -> dict[str, Any]:

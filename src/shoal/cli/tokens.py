@@ -11,6 +11,7 @@ from shoal.cli.output import (
     Columns,
     json_option,
     limit_option,
+    print_answer,
     print_json,
     print_list,
     print_object,
@@ -111,10 +112,7 @@ def show(token_id: str, target: ApiTarget, as_json: bool) -> None:
 def revoke(token_id: str, yes: bool, target: ApiTarget, as_json: bool) -> None:
     """Revoke a token. Every controller rejects it within a few seconds."""
     token = run_on(target, lambda api: api.post(at(f"{TOKENS}/{{}}/revoke", token_id), {"force": yes}))
-    if as_json:
-        print_json(token)
-    else:
-        print(f"{token['id']} ({visible(token['name'])}) is revoked.")
+    print_answer(token, f"{token['id']} ({visible(token['name'])}) is revoked.", as_json=as_json)
 
 
 @tokens.command()

@@ -11,6 +11,7 @@ from shoal.cli.output import (
     facts_of,
     json_option,
     limit_option,
+    print_answer,
     print_json,
     print_list,
     print_object,
@@ -108,10 +109,7 @@ def rotate(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
 def test(webhook_id: str, target: ApiTarget, as_json: bool) -> int:
     """Send a signed test event to a webhook. The exit code is 1 if the webhook does not accept it."""
     outcome = run_on(target, lambda api: api.post(at(f"{WEBHOOK}/test", webhook_id)))
-    if as_json:
-        print_json(outcome)
-    else:
-        print(_outcome(outcome))
+    print_answer(outcome, _outcome(outcome), as_json=as_json)
     return 0 if outcome["delivered"] else NOT_ACCEPTED
 
 
@@ -142,10 +140,7 @@ def replay(webhook_id: str, target: ApiTarget, as_json: bool, **which: str | Non
     if not body or ("since" in body) != ("until" in body):
         raise UsageError("No events are selected", "give --event, or both --since and --until")
     response = run_on(target, lambda api: api.post(at(f"{WEBHOOK}/replay", webhook_id), body))
-    if as_json:
-        print_json(response)
-    else:
-        print(f"{plural(response['replayed'], 'event')} will be sent again.")
+    print_answer(response, f"{plural(response['replayed'], 'event')} will be sent again.", as_json=as_json)
 
 
 @webhooks.command()
@@ -155,18 +150,12 @@ def replay(webhook_id: str, target: ApiTarget, as_json: bool, **which: str | Non
 def rm(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
     """Remove a webhook and its queue."""
     run_on(target, lambda api: api.delete(at(WEBHOOK, webhook_id)))
-    if as_json:
-        print_json({"webhook_id": webhook_id, "removed": True})
-    else:
-        print(f"Removed {webhook_id}.")
+    print_answer({"webhook_id": webhook_id, "removed": True}, f"Removed {webhook_id}.", as_json=as_json)
 
 
 def _change(target: ApiTarget, webhook_id: str, change: dict[str, Any], as_json: bool) -> None:
     webhook = run_on(target, lambda api: api.patch(at(WEBHOOK, webhook_id), change))
-    if as_json:
-        print_json(webhook)
-    else:
-        print(f"{webhook['id']} is {_state(webhook)}.")
+    print_answer(webhook, f"{webhook['id']} is {_state(webhook)}.", as_json=as_json)
 
 
 def _print_secret(webhook: dict[str, Any], as_json: bool) -> None:

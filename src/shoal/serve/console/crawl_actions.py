@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from shoal.access.token import TokenScope
 from shoal.base.errors import InvalidInput, ShoalError
 from shoal.base.text import message
 from shoal.crawl.frontier.admin import CrawlRemovals, FrontierAdmin
@@ -14,9 +13,9 @@ from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.lifecycle.failed_urls import FailedUrls
 from shoal.serve.authentication import caller_of
-from shoal.serve.console.forms import FORM_TYPE, ConsoleForm, read_form
+from shoal.serve.console.forms import ConsoleForm, form_endpoint, read_form
 from shoal.serve.console.shell import Notice, Shell, local_path, sentence
-from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing
 from shoal.serve.resources.crawl import VERBS
 
 LISTS: Final = ("include", "exclude")
@@ -38,14 +37,7 @@ class CrawlActions:
         self._crawls = crawls
         self._frontier = frontier
 
-    @endpoint(
-        "POST",
-        "/crawls/{crawl_id}/actions",
-        scope=TokenScope.WRITE,
-        summary="Start, pause, resume, stop, continue or remove a crawl.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/crawls/{crawl_id}/actions", "Start, pause, resume, stop, continue or remove a crawl.")
     async def act_on_crawl(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, crawl_id = await read_form(request.http), request.path_param("crawl_id")
         name = form.get("action")
@@ -74,14 +66,7 @@ class CrawlActions:
 
         return await self._done(request, form, remove, removed=True)
 
-    @endpoint(
-        "POST",
-        "/crawls/{crawl_id}/retry",
-        scope=TokenScope.WRITE,
-        summary="Retry the failed URLs that match.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/crawls/{crawl_id}/retry", "Retry the failed URLs that match.")
     async def retry_urls(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, crawl_id = await read_form(request.http), request.path_param("crawl_id")
         language = self._shell.view(request.http).language
@@ -98,14 +83,7 @@ class CrawlActions:
 
         return await self._done(request, form, retry)
 
-    @endpoint(
-        "POST",
-        "/crawls/{crawl_id}/release",
-        scope=TokenScope.WRITE,
-        summary="Release a pattern from quarantine.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/crawls/{crawl_id}/release", "Release a pattern from quarantine.")
     async def release_pattern(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, crawl_id = await read_form(request.http), request.path_param("crawl_id")
         language = self._shell.view(request.http).language
@@ -117,14 +95,7 @@ class CrawlActions:
 
         return await self._done(request, form, release)
 
-    @endpoint(
-        "POST",
-        "/crawls/{crawl_id}/options",
-        scope=TokenScope.WRITE,
-        summary="Change limits, filters and speed while the crawl runs.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/crawls/{crawl_id}/options", "Change limits, filters and speed while the crawl runs.")
     async def change_options(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, crawl_id = await read_form(request.http), request.path_param("crawl_id")
 

@@ -21,12 +21,22 @@ from shoal.crawl.store import CrawlFilter
 from shoal.serve.authentication import caller_of
 from shoal.serve.console.crawl_actions import REMOVE_SECONDS
 from shoal.serve.console.crawl_rows import CrawlRow, row_of
-from shoal.serve.console.feed import AnyQuery
+from shoal.serve.console.feed import LivePage
 from shoal.serve.console.format import Language
-from shoal.serve.console.forms import FORM_TYPE, ConsoleForm, Search, View, parse, read_form, suggestion
+from shoal.serve.console.forms import (
+    AnyQuery,
+    ConsoleForm,
+    Search,
+    View,
+    form_endpoint,
+    page_endpoint,
+    parse,
+    read_form,
+    suggestion,
+)
 from shoal.serve.console.shell import Notice, Shell, local_path, sentence
 from shoal.serve.crawls import LAST_CRAWL, labels_of
-from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing
 from shoal.serve.resources.crawl import VERBS
 from shoal.serve.resources.resource import Verb
 from shoal.serve.stats import Cached
@@ -78,7 +88,7 @@ ACTIONS: Final = {
 REMOVING: Final = (message("{count} crawl is being removed."), message("{count} crawls are being removed."))
 
 
-class CrawlsPage:
+class CrawlsPage(LivePage):
     """`/crawls`."""
 
     paths = ("/crawls",)
@@ -98,7 +108,7 @@ class CrawlsPage:
         self._crawls = crawls
         self._removals = removals
 
-    @endpoint("GET", "/crawls", scope=TokenScope.READ, summary="Show the crawls.", query=AnyQuery, public=False)
+    @page_endpoint("/crawls", "Show the crawls.")
     async def show_crawls(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         query = request.http.query_params
         params = {name: query[name] for name in ("q", "after") if query.get(name)}
@@ -137,17 +147,7 @@ class CrawlsPage:
             },
         }
 
-    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
-        return []
-
-    @endpoint(
-        "POST",
-        "/crawls/actions",
-        scope=TokenScope.WRITE,
-        summary="Pause, resume, stop or remove crawls.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/crawls/actions", "Pause, resume, stop or remove crawls.")
     async def act_on_crawls(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         """Act on the selected crawls, or on everything that matches a search."""
         form = await read_form(request.http)

@@ -23,11 +23,11 @@ from shoal.fleet.view import PressureStatus
 from shoal.observe.stats import PAGES, BotActivity, HourlyStatsReader
 from shoal.serve.authentication import caller_of
 from shoal.serve.console.charts import Part
-from shoal.serve.console.feed import AnyQuery
+from shoal.serve.console.feed import LivePage
 from shoal.serve.console.format import Formats, Language
-from shoal.serve.console.forms import FORM_TYPE, ConsoleForm, View, read_form
+from shoal.serve.console.forms import AnyQuery, ConsoleForm, View, form_endpoint, page_endpoint, read_form
 from shoal.serve.console.shell import Shell, carry_out
-from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing
 from shoal.serve.resources.node import VERBS, given_to_all
 
 KEPT: Final = 60  # samples of a node: five minutes
@@ -74,7 +74,7 @@ GIVEN_ALL: Final = (message("{count} node was given the command."), message("{co
 NUMBERS: Final = ("max_concurrency", "page_slots")
 
 
-class FleetPage:
+class FleetPage(LivePage):
     """`/fleet`. `pressures` returns the back-pressure on each class of jobs, as far as this process knows it."""
 
     paths = ("/fleet",)
@@ -88,7 +88,7 @@ class FleetPage:
         self._rates = rates
         self._pressures = pressures
 
-    @endpoint("GET", "/fleet", scope=TokenScope.READ, summary="Show the fleet.", query=AnyQuery, public=False)
+    @page_endpoint("/fleet", "Show the fleet.")
     async def show_fleet(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         context = await self.context(self._shell.view(request.http), {})
         context |= {"topic": "/fleet"}
@@ -112,17 +112,7 @@ class FleetPage:
             "is_live": True,
         }
 
-    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
-        return []
-
-    @endpoint(
-        "POST",
-        "/fleet/commands",
-        scope=TokenScope.WRITE,
-        summary="Give every node the same command.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/fleet/commands", "Give every node the same command.")
     async def command_fleet(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, language = await read_form(request.http), self._shell.view(request.http).language
         wanted = command_of(form)
@@ -136,7 +126,7 @@ class FleetPage:
         return await carry_out(self._shell, "/fleet", give)
 
 
-class NodePage:
+class NodePage(LivePage):
     """`/fleet/{node_id}`."""
 
     paths = ("/fleet/{node_id}",)
@@ -148,7 +138,7 @@ class NodePage:
         self._rates = rates
         self._explainer = explainer
 
-    @endpoint("GET", "/fleet/{node_id}", scope=TokenScope.READ, summary="Show a node.", query=AnyQuery, public=False)
+    @page_endpoint("/fleet/{node_id}", "Show a node.")
     async def show_node(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         node_id = request.path_param("node_id")
         context = await self.context(self._shell.view(request.http), {"node_id": node_id})
@@ -174,17 +164,7 @@ class NodePage:
             "is_live": True,
         }
 
-    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
-        return []
-
-    @endpoint(
-        "POST",
-        "/fleet/{node_id}/commands",
-        scope=TokenScope.WRITE,
-        summary="Give a node a command.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/fleet/{node_id}/commands", "Give a node a command.")
     async def command_one(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, node_id = await read_form(request.http), request.path_param("node_id")
         language, wanted = self._shell.view(request.http).language, command_of(form)
@@ -266,7 +246,7 @@ def row_of(bot: BotActivity, language: Language) -> BotRow:
     return BotRow(bot, tuple(language.plural(*PROBLEMS[place], count) for place, count in enumerate(counts) if count))
 
 
-class BotsPage:
+class BotsPage(LivePage):
     """`/policies/bots`."""
 
     paths = ("/policies/bots",)
@@ -277,7 +257,7 @@ class BotsPage:
         self._tokens = tokens
         self._hourly = hourly
 
-    @endpoint("GET", "/policies/bots", scope=TokenScope.READ, summary="Show the bots.", query=AnyQuery, public=False)
+    @page_endpoint("/policies/bots", "Show the bots.")
     async def show_bots(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         context = await self.context(self._shell.view(request.http), {})
         context |= {"topic": "/policies/bots", "address": f"{request.http.url.scheme}://{request.http.url.netloc}"}
@@ -292,6 +272,3 @@ class BotsPage:
             "rows": [row_of(bot, view.language) for bot in bots],
             "is_live": True,
         }
-
-    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
-        return []

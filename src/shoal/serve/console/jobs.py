@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from shoal.access.token import TokenScope
 from shoal.base.errors import InvalidInput
 from shoal.base.text import message
 from shoal.queue.job import RUN_KINDS, SHARED_LANE, Grant, Job, attempts_made, bot_of, node_of
@@ -18,11 +17,11 @@ from shoal.queue.reasons import reason_text
 from shoal.queue.states import LABELS, TERMINAL, JobState
 from shoal.serve.authentication import caller_of
 from shoal.serve.console.charts import Span, timeline
-from shoal.serve.console.feed import AnyQuery
+from shoal.serve.console.feed import LivePage
 from shoal.serve.console.format import Formats, Language
-from shoal.serve.console.forms import FORM_TYPE, Search, View, parse, read_form, suggestion
+from shoal.serve.console.forms import AnyQuery, Search, View, form_endpoint, page_endpoint, parse, read_form, suggestion
 from shoal.serve.console.shell import Shell, carry_out, local_path, sentence
-from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing
 from shoal.serve.resources.job import DEAD_LETTER_VERBS, VERBS
 from shoal.serve.stats import Cached
 
@@ -92,7 +91,7 @@ DEAD_RETRIED: Final = (
 PURGED: Final = (message("{count} job was removed."), message("{count} jobs were removed."))
 
 
-class JobsPage:
+class JobsPage(LivePage):
     """`/jobs`."""
 
     paths = ("/jobs",)
@@ -103,7 +102,7 @@ class JobsPage:
         self._jobs = jobs
         self._counts = counts
 
-    @endpoint("GET", "/jobs", scope=TokenScope.READ, summary="Show the jobs.", query=AnyQuery, public=False)
+    @page_endpoint("/jobs", "Show the jobs.")
     async def show_jobs(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         query = request.http.query_params
         params = {name: query[name] for name in ("q", "before") if query.get(name)}
@@ -140,17 +139,7 @@ class JobsPage:
             "is_live": True,
         }
 
-    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
-        return []
-
-    @endpoint(
-        "POST",
-        "/jobs/actions",
-        scope=TokenScope.WRITE,
-        summary="Retry or remove dead letters.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/jobs/actions", "Retry or remove dead letters.")
     async def act_on_jobs(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         """Act on all dead letters that match a search."""
         form = await read_form(request.http)
@@ -173,7 +162,7 @@ class JobsPage:
         return await carry_out(self._shell, back, act)
 
 
-class JobPage:
+class JobPage(LivePage):
     """`/jobs/{job_id}`."""
 
     paths = ("/jobs/{job_id}",)
@@ -183,7 +172,7 @@ class JobPage:
         self._shell = shell
         self._jobs = jobs
 
-    @endpoint("GET", "/jobs/{job_id}", scope=TokenScope.READ, summary="Show a job.", query=AnyQuery, public=False)
+    @page_endpoint("/jobs/{job_id}", "Show a job.")
     async def show_job(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         job_id = request.path_param("job_id")
         context = await self.context(self._shell.view(request.http), {"job_id": job_id})
@@ -226,17 +215,7 @@ class JobPage:
             "is_live": row.is_live,
         }
 
-    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
-        return []
-
-    @endpoint(
-        "POST",
-        "/jobs/{job_id}/actions",
-        scope=TokenScope.WRITE,
-        summary="Retry or cancel a job.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/jobs/{job_id}/actions", "Retry or cancel a job.")
     async def act_on_job(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, job_id = await read_form(request.http), request.path_param("job_id")
         language = self._shell.view(request.http).language

@@ -29,7 +29,7 @@ from shoal.pages.page import Page, response_class
 from shoal.pages.pages import Pages
 from shoal.serve.console import texts as url_texts
 from shoal.serve.console.crawl_rows import row_of
-from shoal.serve.console.feed import AnyQuery
+from shoal.serve.console.forms import AnyQuery, page_endpoint
 from shoal.serve.console.shell import Shell
 from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
 from shoal.web.renderer import file_name
@@ -161,14 +161,7 @@ class PagePage:
         }
         return self._shell.page(request.http, "page.html", context, section="crawls")
 
-    @endpoint(
-        "GET",
-        "/pages/{page_id}/body",
-        scope=TokenScope.READ,
-        summary="Show the stored body of a page as text.",
-        query=AnyQuery,
-        public=False,
-    )
+    @page_endpoint("/pages/{page_id}/body", "Show the stored body of a page as text.")
     async def show_body(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         """The body is plain text, whatever its type says, and nothing in it is executed."""
         _, page = await self._page(request.path_param("page_id"))
@@ -180,14 +173,7 @@ class PagePage:
         headers = {"Content-Security-Policy": SANDBOX, "Cache-Control": "no-store", "X-Frame-Options": "SAMEORIGIN"}
         return Response(text[:LONGEST_BODY], headers=headers, media_type="text/plain; charset=utf-8")
 
-    @endpoint(
-        "GET",
-        "/pages/{page_id}/screenshot",
-        scope=TokenScope.READ,
-        summary="Show the picture of a rendered page.",
-        query=AnyQuery,
-        public=False,
-    )
+    @page_endpoint("/pages/{page_id}/screenshot", "Show the picture of a rendered page.")
     async def show_screenshot(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         _, page = await self._page(request.path_param("page_id"))
         picture = await self._copies.screenshot(page)

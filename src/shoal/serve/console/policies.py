@@ -7,18 +7,17 @@ from typing import Any, Final
 import orjson
 from starlette.responses import Response
 
-from shoal.access.token import TokenScope
 from shoal.base.clock import span
 from shoal.base.errors import InvalidInput
 from shoal.base.text import message, redact_url
 from shoal.page_jobs.groups import History
 from shoal.plan.policies import Policies
 from shoal.plan.policy import LATE, Policy, PolicyState, shown_options
-from shoal.serve.console.feed import AnyQuery
+from shoal.serve.console.feed import LivePage
 from shoal.serve.console.format import Formats
-from shoal.serve.console.forms import FORM_TYPE, Search, View, parse, read_form, suggestion
+from shoal.serve.console.forms import AnyQuery, Search, View, form_endpoint, page_endpoint, parse, read_form, suggestion
 from shoal.serve.console.shell import Notice, Shell, carry_out, local_path, sentence
-from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing
 from shoal.serve.resources.policy import VERBS
 
 
@@ -68,7 +67,7 @@ KINDS: Final = ("due", "late", "enabled", "disabled")
 RUNS_ALREADY: Final = message("The policy is already running.")
 
 
-class PoliciesPage:
+class PoliciesPage(LivePage):
     """`/policies`."""
 
     paths = ("/policies",)
@@ -78,7 +77,7 @@ class PoliciesPage:
         self._shell = shell
         self._policies = policies
 
-    @endpoint("GET", "/policies", scope=TokenScope.READ, summary="Show the policies.", query=AnyQuery, public=False)
+    @page_endpoint("/policies", "Show the policies.")
     async def show_policies(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         query = request.http.query_params
         params = {name: query[name] for name in ("q", "after") if query.get(name)}
@@ -128,11 +127,8 @@ class PoliciesPage:
         enabled = None if kind is None else kind == "enabled"
         return await self._policies.page_of(after=after, limit=ROWS + 1, project=project, enabled=enabled)
 
-    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
-        return []
 
-
-class PolicyPage:
+class PolicyPage(LivePage):
     """`/policies/{policy_id}`."""
 
     paths = ("/policies/{policy_id}",)
@@ -143,9 +139,7 @@ class PolicyPage:
         self._policies = policies
         self._history = history
 
-    @endpoint(
-        "GET", "/policies/{policy_id}", scope=TokenScope.READ, summary="Show a policy.", query=AnyQuery, public=False
-    )
+    @page_endpoint("/policies/{policy_id}", "Show a policy.")
     async def show_policy(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         policy_id = request.path_param("policy_id")
         context = await self.context(self._shell.view(request.http), {"policy_id": policy_id})
@@ -171,17 +165,7 @@ class PolicyPage:
             "is_live": policy.live_job_id is not None,
         }
 
-    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
-        return []
-
-    @endpoint(
-        "POST",
-        "/policies/{policy_id}/actions",
-        scope=TokenScope.WRITE,
-        summary="Run, enable, disable or remove a policy.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/policies/{policy_id}/actions", "Run, enable, disable or remove a policy.")
     async def act_on_policy(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, policy_id = await read_form(request.http), request.path_param("policy_id")
         language, action = self._shell.view(request.http).language, form.get("action")
