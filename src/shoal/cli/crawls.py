@@ -14,10 +14,10 @@ from shoal.cli.crawls_follow import at_its_end, logs, wait, watch
 from shoal.cli.options import add_flags, added_flag_of, added_values, change_flags, changed_flag_of, changed_values
 from shoal.cli.output import (
     Columns,
+    api_options,
     facts_of,
     found_at,
     in_bytes,
-    json_option,
     limit_option,
     print_answer,
     print_json,
@@ -89,8 +89,7 @@ def crawls() -> None:
 @click.option("--label", multiple=True, metavar="K=V", help="Show only crawls with this label. Repeatable.")
 @limit_option()
 @click.option("--after", metavar="ID", help="Continue the list after this crawl.")
-@with_api_target
-@json_option
+@api_options
 def list_crawls(limit: int, target: ApiTarget, as_json: bool, **wanted: Any) -> None:
     """List crawls, newest first."""
     items, more = run_on(target, lambda api: api.list(CRAWLS, limit, **wanted))
@@ -101,8 +100,7 @@ def list_crawls(limit: int, target: ApiTarget, as_json: bool, **wanted: Any) -> 
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
-@with_api_target
-@json_option
+@api_options
 def show(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show one crawl. Prints its state, options, counts, quarantined patterns and hosts on hold."""
 
@@ -116,8 +114,7 @@ def show(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
-@with_api_target
-@json_option
+@api_options
 def start(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Start a crawl that was stored with `shoal crawls add --hold`."""
     _move(target, crawl_id, "start", as_json)
@@ -125,8 +122,7 @@ def start(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
-@with_api_target
-@json_option
+@api_options
 def pause(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Pause a crawl. Pages that were fetched are stored first."""
     _move(target, crawl_id, "pause", as_json)
@@ -134,8 +130,7 @@ def pause(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
-@with_api_target
-@json_option
+@api_options
 def resume(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Resume a paused crawl on the workers. To resume it in this process, use `shoal crawl --resume ID`."""
     _move(target, crawl_id, "resume", as_json)
@@ -144,8 +139,7 @@ def resume(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
 @click.option("--force", is_flag=True, help="Kill the crawl's processes if they do not stop within SHOAL_FORCE_GRACE.")
-@with_api_target
-@json_option
+@api_options
 def stop(crawl_id: str, force: bool, target: ApiTarget, as_json: bool) -> None:
     """Stop a crawl. It cannot be resumed."""
     _move(target, crawl_id, "stop", as_json, {"force": True} if force else None)
@@ -165,8 +159,7 @@ def stop(crawl_id: str, force: bool, target: ApiTarget, as_json: bool) -> None:
 @click.option("--like", metavar="RE", help="Retry URLs that match this regular expression.")
 @click.option("--limit", metavar="N", help="Retry at most N URLs.")
 @click.option("--all", "every", is_flag=True, help="Retry all failed URLs.")
-@with_api_target
-@json_option
+@api_options
 def retry(crawl_id: str, every: bool, target: ApiTarget, as_json: bool, **which: Any) -> None:
     """Retry failed URLs of a crawl. Without an option: resume a crawl that failed."""
     given = {name: value for name, value in which.items() if value}
@@ -185,8 +178,7 @@ def retry(crawl_id: str, every: bool, target: ApiTarget, as_json: bool, **which:
 @crawls.command("set", epilog="Example: shoal crawls set ID --max-pages 5000 --exclude '/calendar/'")
 @click.argument("crawl_id", metavar="ID")
 @change_flags
-@with_api_target
-@json_option
+@api_options
 def set_options(crawl_id: str, target: ApiTarget, as_json: bool, **options: Any) -> None:
     """Change limits, filters or rate of a crawl that has not ended. `none` removes a limit or a filter."""
     change = CrawlChange.read(changed_values(options), strict=False, called=changed_flag_of)
@@ -197,8 +189,7 @@ def set_options(crawl_id: str, target: ApiTarget, as_json: bool, **options: Any)
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
 @click.argument("pattern", metavar="PATTERN")
-@with_api_target
-@json_option
+@api_options
 def release(crawl_id: str, pattern: str, target: ApiTarget, as_json: bool) -> None:
     """Release a URL pattern from quarantine. Its URLs are crawled, and it is not quarantined again. A completed crawl
     is queued again for them."""
@@ -220,8 +211,7 @@ def release(crawl_id: str, pattern: str, target: ApiTarget, as_json: bool) -> No
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
-@with_api_target
-@json_option
+@api_options
 def rm(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Remove a crawl that has ended. Its pages, URLs and stored bodies are removed with it."""
 
@@ -240,8 +230,7 @@ def rm(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
-@with_api_target
-@json_option
+@api_options
 def politeness(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show the rate, delays and pauses of each host."""
     receipt = run_on(target, lambda api: api.get(at(f"{CRAWL}/politeness", crawl_id)))

@@ -12,8 +12,8 @@ from shoal.base.settings import Settings
 from shoal.base.settings_loader import load
 from shoal.base.text import redact_url, shorten
 from shoal.base.url import Url, UrlRefusal, canonical, origin
-from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
-from shoal.cli.output import facts_of, json_option, print_json, print_object, print_rows
+from shoal.cli.api_client import ApiTarget, at, run_on
+from shoal.cli.output import api_options, facts_of, json_option, print_json, print_object, print_rows
 from shoal.cli.root import CommandGroup
 from shoal.crawl.scope import SEED_FIX
 from shoal.egress import AddressRule, Egress, Limits, endpoint
@@ -29,8 +29,7 @@ def explain() -> None:
 @explain.command()
 @click.argument("crawl_id", metavar="CRAWL")
 @click.argument("url", metavar="URL")
-@with_api_target
-@json_option
+@api_options
 def url(crawl_id: str, url: str, target: ApiTarget, as_json: bool) -> None:
     """Explain what happened to URL in CRAWL, and why."""
     answer = run_on(target, lambda api: api.get(at("/api/v1/crawls/{}/explain", crawl_id), url=url))
@@ -41,8 +40,7 @@ def url(crawl_id: str, url: str, target: ApiTarget, as_json: bool) -> None:
 
 @explain.command()
 @click.argument("job_id", metavar="ID")
-@with_api_target
-@json_option
+@api_options
 def job(job_id: str, target: ApiTarget, as_json: bool) -> None:
     """Explain why a job waits, who runs it, or why it ended."""
     answer = run_on(target, lambda api: api.get(at("/api/v1/jobs/{}/explain", job_id)))
@@ -51,8 +49,7 @@ def job(job_id: str, target: ApiTarget, as_json: bool) -> None:
 
 @explain.command()
 @click.argument("node_id", metavar="ID")
-@with_api_target
-@json_option
+@api_options
 def node(node_id: str, target: ApiTarget, as_json: bool) -> None:
     """Explain why a node gets jobs, or why it gets none."""
     answer = run_on(target, lambda api: api.get(at("/api/v1/nodes/{}/explain", node_id)))

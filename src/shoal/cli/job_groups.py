@@ -9,12 +9,12 @@ import click
 from shoal.base.clock import SystemClock
 from shoal.base.errors import InvalidInput, ShoalError, UsageError, WaitTimedOut
 from shoal.base.text import plural
-from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
+from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on
 from shoal.cli.crawls_follow import duration_of
 from shoal.cli.options import read_file, read_header, read_label, read_rules_file, with_urls_named
 from shoal.cli.output import (
     Columns,
-    json_option,
+    api_options,
     limit_option,
     print_answer,
     print_json,
@@ -57,8 +57,7 @@ FLAGS = {
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Add this label. Repeatable.")
 @click.option("--wait", is_flag=True, help="Wait until all jobs have ended; exit with 1 unless all succeeded.")
 @click.option("--wait-timeout", metavar="D", help="With --wait, stop waiting after this long, such as 30s, 10m or 2h.")
-@with_api_target
-@json_option
+@api_options
 def add(
     urls: tuple[str, ...],
     file: str | None,
@@ -97,8 +96,7 @@ def add(
 @click.argument("group_id", metavar="ID")
 @click.option("--limit", type=click.IntRange(1, MOST), default=MOST, metavar="N", help="Show at most N.")
 @click.option("--cursor", metavar="C", help="Continue at this cursor: `next` of an earlier --json output.")
-@with_api_target
-@json_option
+@api_options
 def results(group_id: str, limit: int, cursor: str | None, target: ApiTarget, as_json: bool) -> None:
     """Print the results of a job group. One JSON object per line, in the order in which the jobs ended; with the id of
     a job, the result of each of its attempts."""
@@ -132,8 +130,7 @@ def results(group_id: str, limit: int, cursor: str | None, target: ApiTarget, as
 @click.command()
 @state_option(GroupState, "Show only groups in this state.")
 @limit_option()
-@with_api_target
-@json_option
+@api_options
 def groups(state: str | None, limit: int, target: ApiTarget, as_json: bool) -> None:
     """List job groups, newest first."""
     items, more = run_on(target, lambda api: api.list(GROUPS, limit, state=state))
@@ -143,8 +140,7 @@ def groups(state: str | None, limit: int, target: ApiTarget, as_json: bool) -> N
 
 @click.command("cancel-group")
 @click.argument("group_id", metavar="GROUP")
-@with_api_target
-@json_option
+@api_options
 def cancel_group(group_id: str, target: ApiTarget, as_json: bool) -> None:
     """Cancel the jobs of a group that have not ended."""
     group = run_on(target, lambda api: api.post(at(f"{GROUPS}/{{}}/cancel", group_id)))

@@ -9,11 +9,11 @@ from shoal.base.errors import InvalidInput, UsageError
 from shoal.base.parsing import read_duration
 from shoal.base.text import plural
 from shoal.cli import job_groups
-from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
+from shoal.cli.api_client import ApiTarget, at, run_on
 from shoal.cli.output import (
     Columns,
+    api_options,
     facts_of,
-    json_option,
     limit_option,
     print_answer,
     print_list,
@@ -51,8 +51,7 @@ for command in job_groups.COMMANDS:
 @click.option("--dead", is_flag=True, help="Select dead letters: jobs that failed or expired.")
 @limit_option()
 @click.option("--cursor", metavar="CURSOR", help="Continue a list at this cursor.")
-@with_api_target
-@json_option
+@api_options
 def list_jobs(limit: int, cursor: str | None, dead: bool, target: ApiTarget, as_json: bool, **which: Any) -> None:
     """List jobs, newest first."""
     which["dead"] = "true" if dead else None
@@ -63,8 +62,7 @@ def list_jobs(limit: int, cursor: str | None, dead: bool, target: ApiTarget, as_
 
 @jobs.command()
 @click.argument("job_id", metavar="ID")
-@with_api_target
-@json_option
+@api_options
 def show(job_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show a job and the history of its leases."""
     print_object(run_on(target, lambda api: api.get(at(f"{JOBS}/{{}}", job_id))), as_json=as_json, rows=_rows)
@@ -81,8 +79,7 @@ def _rows(job: dict[str, Any]) -> list[tuple[str, str]]:
 @_kind
 @_run
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Retry at most N jobs.")
-@with_api_target
-@json_option
+@api_options
 def retry(
     job_id: str | None,
     dead: bool,
@@ -103,8 +100,7 @@ def retry(
 
 @jobs.command()
 @click.argument("job_id", metavar="ID")
-@with_api_target
-@json_option
+@api_options
 def cancel(job_id: str, target: ApiTarget, as_json: bool) -> None:
     """Cancel a job. A result that arrives later is rejected."""
     _move(target, job_id, "cancel", as_json)
@@ -116,8 +112,7 @@ def cancel(job_id: str, target: ApiTarget, as_json: bool) -> None:
 @_kind
 @click.option("--older-than", metavar="D", help="Remove only jobs that ended longer ago than this, such as 7d.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Remove at most about N jobs.")
-@with_api_target
-@json_option
+@api_options
 def purge(
     dead: bool,
     state: str | None,
@@ -145,8 +140,7 @@ def quota() -> None:
 @quota.command("set", epilog="Example: shoal jobs quota set project:acme 5")
 @click.argument("key", metavar="KEY")
 @click.argument("most", metavar="N", type=int)
-@with_api_target
-@json_option
+@api_options
 def set_quota(key: str, most: int, target: ApiTarget, as_json: bool) -> None:
     """Limit KEY to N running jobs. KEY is a quota key: project:NAME, label:NAME=VALUE or key:ANYTHING."""
     found = run_on(target, lambda api: api.put(at(f"{QUOTAS}/{{}}", key), {"most": most}), existing=False)
@@ -154,8 +148,7 @@ def set_quota(key: str, most: int, target: ApiTarget, as_json: bool) -> None:
 
 
 @quota.command("ls")
-@with_api_target
-@json_option
+@api_options
 def list_quotas(target: ApiTarget, as_json: bool) -> None:
     """List quotas with the number of running and parked jobs."""
     items, more = run_on(target, lambda api: api.list(QUOTAS, MOST))
@@ -165,8 +158,7 @@ def list_quotas(target: ApiTarget, as_json: bool) -> None:
 
 @quota.command("rm")
 @click.argument("key", metavar="KEY")
-@with_api_target
-@json_option
+@api_options
 def remove_quota(key: str, target: ApiTarget, as_json: bool) -> None:
     """Remove a quota."""
     run_on(target, lambda api: api.delete(at(f"{QUOTAS}/{{}}", key)))

@@ -11,11 +11,11 @@ import click
 from shoal.base.clock import SystemClock
 from shoal.base.errors import RESPONSES, NotFound, UsageError, WaitTimedOut
 from shoal.base.text import plural
-from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
+from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on
 from shoal.cli.output import (
     Columns,
+    api_options,
     facts_of,
-    json_option,
     limit_option,
     print_json,
     print_list,
@@ -46,8 +46,7 @@ def nodes() -> None:
 @nodes.command("ls")
 @state_option(NodeState, "Show only nodes in this state.")
 @limit_option(200, MOST)
-@with_api_target
-@json_option
+@api_options
 def list_nodes(state: str | None, limit: int, target: ApiTarget, as_json: bool) -> None:
     """List nodes with their health scores."""
     items, more = run_on(target, lambda api: api.list(NODES, limit, state=state))
@@ -57,8 +56,7 @@ def list_nodes(state: str | None, limit: int, target: ApiTarget, as_json: bool) 
 
 @nodes.command()
 @_id
-@with_api_target
-@json_option
+@api_options
 def show(node_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show a node: its health, its work and its newest commands."""
     print_object(run_on(target, lambda api: api.get(at(NODE, node_id))), as_json=as_json, rows=_rows)
@@ -97,8 +95,7 @@ def with_command_options(command: C) -> C:
         metavar="SECONDS",
         help="Wait this long for the acknowledgement; 0 does not wait.",
     )
-    @with_api_target
-    @json_option
+    @api_options
     @wraps(command)
     def sent(
         node_id: str | None, all_nodes: bool, wait_seconds: float, target: ApiTarget, as_json: bool, **values: Any

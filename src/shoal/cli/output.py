@@ -13,7 +13,7 @@ import click
 
 from shoal.base.errors import Interrupted, NothingCrawled
 from shoal.base.text import escaped, plural, visible
-from shoal.cli.api_client import ApiTarget
+from shoal.cli.api_client import ApiTarget, with_api_target
 from shoal.cli.options import flag_of
 from shoal.crawl.engine.budget import BUDGETS
 from shoal.crawl.lifecycle.crawl_status import NO_PAGE, CrawlStatus
@@ -29,6 +29,11 @@ Columns = Mapping[str, str | Callable[[dict[str, Any]], object]]
 TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+def api_options(command: C) -> C:
+    """Add the flags of commands that call the API and can print what it returned."""
+    return with_api_target(json_option(command))
 
 
 def limit_option(default: int = 50, most: int = 1000) -> Callable[[C], C]:

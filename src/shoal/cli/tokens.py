@@ -6,10 +6,10 @@ import click
 
 from shoal.access.token import ROLES, TokenScope
 from shoal.base.text import visible
-from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
+from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on
 from shoal.cli.output import (
     Columns,
-    json_option,
+    api_options,
     limit_option,
     print_answer,
     print_json,
@@ -47,8 +47,7 @@ def tokens() -> None:
 )
 @click.option("--node-id", metavar="ID", help="Node that may use the token; required for the role node.")
 @click.option("--expires-in", metavar="D", help="Expire the token after this long, such as 90d.  [default: never]")
-@with_api_target
-@json_option
+@api_options
 def create(
     name: str,
     role: str | None,
@@ -87,8 +86,7 @@ def create(
 
 @tokens.command("ls")
 @limit_option()
-@with_api_target
-@json_option
+@api_options
 def list_tokens(limit: int, target: ApiTarget, as_json: bool) -> None:
     """List tokens, newest first, including revoked and expired ones."""
     items, more = run_on(target, lambda api: api.list(TOKENS, limit))
@@ -97,8 +95,7 @@ def list_tokens(limit: int, target: ApiTarget, as_json: bool) -> None:
 
 @tokens.command()
 @click.argument("token_id", metavar="ID")
-@with_api_target
-@json_option
+@api_options
 def show(token_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show a token's name, scopes and use; never the token itself."""
     print_object(run_on(target, lambda api: api.get(at(f"{TOKENS}/{{}}", token_id))), as_json=as_json)
@@ -107,8 +104,7 @@ def show(token_id: str, target: ApiTarget, as_json: bool) -> None:
 @tokens.command()
 @click.argument("token_id", metavar="ID")
 @click.option("--yes", is_flag=True, help="Revoke it even if it is the last valid admin token.")
-@with_api_target
-@json_option
+@api_options
 def revoke(token_id: str, yes: bool, target: ApiTarget, as_json: bool) -> None:
     """Revoke a token. Every controller rejects it within a few seconds."""
     token = run_on(target, lambda api: api.post(at(f"{TOKENS}/{{}}/revoke", token_id), {"force": yes}))
@@ -118,8 +114,7 @@ def revoke(token_id: str, yes: bool, target: ApiTarget, as_json: bool) -> None:
 @tokens.command()
 @click.option("--subject", metavar="ID", help="Show only actions on this token, crawl or job.")
 @limit_option()
-@with_api_target
-@json_option
+@api_options
 def log(subject: str | None, limit: int, target: ApiTarget, as_json: bool) -> None:
     """Show the audit log of administrative actions, newest first."""
 
