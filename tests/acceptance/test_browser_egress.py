@@ -10,7 +10,7 @@ from typing import Any
 
 from shoal.base.clock import SystemClock
 from shoal.egress import AddressRule, Resolver
-from shoal.egress.pinning_proxy import PinningProxy, ProxySession, chromium_network_flags
+from shoal.egress.pinning_proxy import PinningProxy, ProxyAccount, chromium_network_flags
 from tests.support.browser import Browser, browser
 from tests.support.escaping_page import EscapingPage, escaping_page
 
@@ -30,8 +30,8 @@ async def test_a_page_reaches_no_private_address_and_nothing_leaves_but_through_
 
     async with Visit(chromium, tmp_path) as visit:
         page, proxy = visit.page, visit.proxy
-        session = proxy.open_session(AddressRule(named=frozenset({("localhost", page.site)})), allow=allow)
-        ends = await visit.read(session, [*chromium_network_flags(proxy.address)])
+        account = proxy.open_account(AddressRule(named=frozenset({("localhost", page.site)})), allow=allow)
+        ends = await visit.read(account, [*chromium_network_flags(proxy.address)])
         port = proxy.port
 
     assert page.escaped == []
@@ -41,12 +41,12 @@ async def test_a_page_reaches_no_private_address_and_nothing_leaves_but_through_
     assert ends["webrtc"] == "0"  # candidates
     assert ends["webtransport"] == "error"
 
-    refused = Counter(refusal.target for refusal in session.refusals)
+    refused = Counter(refusal.target for refusal in account.refusals)
     urls = {target for target in refused if "/" in target}
     assert urls - {page.prefetched_url} == page.refused_urls
     assert refused[f"127.0.0.1:{page.tcp}"] >= 3  # TLS, WebSocket and TURN over TCP ask for tunnels
-    assert set(session.counts.codes) == {"address_not_public"}
-    assert session.counts.refused == session.counts.codes.total()
+    assert set(account.counts.codes) == {"address_not_public"}
+    assert account.counts.refused == account.counts.codes.total()
     assert set(refused) <= asked
 
     # The browser's own log of every socket: it connected only to the proxy, and sent no datagram.
@@ -61,8 +61,8 @@ async def test_a_page_reaches_no_private_address_and_nothing_leaves_but_through_
 async def test_without_the_flags_webrtc_does_not_ask_the_proxy(chromium: str, tmp_path: Path) -> None:
     """Without the flags, the page reaches the private endpoint: this proves that the test above can fail."""
     async with Visit(chromium, tmp_path) as visit:
-        session = visit.proxy.open_session(AddressRule(named=frozenset({("localhost", visit.page.site)})))
-        reading = asyncio.create_task(visit.read(session, [f"--proxy-server=http://{visit.proxy.address}"]))
+        account = visit.proxy.open_account(AddressRule(named=frozenset({("localhost", visit.page.site)})))
+        reading = asyncio.create_task(visit.read(account, [f"--proxy-server=http://{visit.proxy.address}"]))
         async with asyncio.timeout(DEADLINE_SECONDS):
             await visit.page.has_escaped.wait()
         reading.cancel()
@@ -93,12 +93,12 @@ class Visit:
     async def __aexit__(self, *_error: object) -> None:
         await self._stack.aclose()
 
-    async def read(self, session: ProxySession, flags: Sequence[str]) -> dict[str, str]:
+    async def read(self, account: ProxyAccount, flags: Sequence[str]) -> dict[str, str]:
         """Open the page in a context of its own and wait for what became of each attempt."""
         flags = [*flags, f"--log-net-log={self._folder / 'net-log.json'}"]
         async with browser(self._path, flags, self._folder / "profile") as chromium:
             loaded = asyncio.Event()
-            chromium.on_event = lambda method, params, target: answer(chromium, session, loaded, method, params, target)
+            chromium.on_event = lambda method, params, target: answer(chromium, account, loaded, method, params, target)
             server = {"proxyServer": f"http://{self.proxy.address}", "proxyBypassList": "<-loopback>"}
             context = await chromium.call("Target.createBrowserContext", **server)
             opened = await chromium.call("Target.createTarget", url="about:blank", **context)
@@ -122,13 +122,13 @@ class Visit:
 
 
 def answer(
-    chromium: Browser, session: ProxySession, loaded: asyncio.Event, method: str, params: dict[str, Any], target: str
+    chromium: Browser, account: ProxyAccount, loaded: asyncio.Event, method: str, params: dict[str, Any], target: str
 ) -> None:
     """Let every request continue, and give the credential to the proxy when it requires one."""
     if method == "Fetch.requestPaused":
         chromium.send("Fetch.continueRequest", target, requestId=params["requestId"])
     elif method == "Fetch.authRequired":
-        login = {"response": "ProvideCredentials", "username": session.username, "password": session.password}
+        login = {"response": "ProvideCredentials", "username": account.username, "password": account.password}
         chromium.send("Fetch.continueWithAuth", target, requestId=params["requestId"], authChallengeResponse=login)
     elif method == "Page.loadEventFired":
         loaded.set()

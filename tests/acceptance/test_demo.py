@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from shoal.demo import site
+from shoal.cli import demo_site as site
 
 DEADLINE_SECONDS = 120
 ALL_PAGES = site.PAGES + 2  # the redirect and the missing page are pages, too

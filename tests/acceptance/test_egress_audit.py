@@ -31,11 +31,11 @@ from tests.support.proxy_client import client
 async def main(site: int) -> None:
     proxy = PinningProxy()
     await proxy.start()
-    session = proxy.open_session(AddressRule(named=frozenset({("localhost", site)})))
+    account = proxy.open_account(AddressRule(named=frozenset({("localhost", site)})))
     statuses = []
     for request in ("get", "connect"):
         for host in ("http://localhost:%d/", "http://127.0.0.1:%d/", "http://169.254.169.254:%d/"):
-            async with client(proxy, session) as browser:
+            async with client(proxy, account) as browser:
                 url = host % site
                 target = url if request == "get" else url.strip("htp:/")
                 statuses.append((await getattr(browser, request)(target)).status)

@@ -9,7 +9,7 @@ from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import UrlKind, key_of
 from shoal.crawl.store import FrontierStore
-from shoal.drivers.redis.frontier_records import CrawlKeys, pack_key, read_entry, record_of, unpack_key
+from shoal.drivers.redis.frontier_records import CrawlPlace, pack_key, place_of, read_entry, record_of, unpack_key
 from tests.contract.conftest import Bench, suspected
 
 
@@ -121,14 +121,14 @@ class RedisFrontierDriver:
 
     async def empty(self) -> None:
         for row in await self.bench.sql("SELECT number FROM crawl"):
-            place = await self.bench.database.read(lambda tx, n=row["number"]: self._keys.place(tx, n))
-            await self._keys.run(place, "drop", 0)
+            place = await self._place(row["number"])
+            await place.run("drop", 0)
             await self.call("HSET", f"scan:{{{place.id}}}:counts", "opened", 0, "settled", 0)
 
     async def suspect(self, *paths: str) -> None:
         """Take those URLs out of their queues and put them back as suspects."""
         for row in await self.bench.sql("SELECT number FROM crawl"):
-            place = await self.bench.database.read(lambda tx, n=row["number"]: self._keys.place(tx, n))
+            place = await self._place(row["number"])
             prefix = f"scan:{{{place.id}}}:"
             for member in await self.call("ZRANGE", f"{prefix}url_depths", 0, -1):
                 host, depth = int(member[:12]), member[13:].decode()
@@ -146,9 +146,8 @@ class RedisFrontierDriver:
                 if not await self.call("EXISTS", name):
                     await self.call("ZREM", f"{prefix}url_depths", member)
 
-    @property
-    def _keys(self) -> CrawlKeys:
-        return CrawlKeys(self.redis)
+    async def _place(self, number: int) -> CrawlPlace:
+        return await self.bench.database.read(lambda tx: place_of(self.redis, tx, number))
 
 
 async def fate_of(driver: FrontierDriver, crawl: Crawl, url: str, kind: UrlKind = UrlKind.PAGE) -> Fate:

@@ -247,9 +247,9 @@ async def test_the_receipt_says_how_each_host_was_treated(bench: Bench) -> None:
     await bench.database.run(note)
     receipt = await bench.app.politeness.receipt(crawl.id)
     hosts = {one.host.origin: one for one in receipt.hosts}
-    assert (receipt.own_delay, receipt.connections, receipt.obeys_robots) == (2.0, 1, True)
+    assert (receipt.own_delay_seconds, receipt.connections, receipt.obeys_robots) == (2.0, 1, True)
     slow = hosts["http://slow.example"]
-    assert (slow.asked_delay, slow.honoured_delay, slow.delay_was_clamped) == (100.0, 30.0, True)
+    assert (slow.asked_delay_seconds, slow.honoured_delay_seconds, slow.delay_was_clamped) == (100.0, 30.0, True)
     assert (slow.effective_delay, slow.holds.statuses, slow.holds.seconds) == (30.0, {429: 2}, 15.0)
     assert slow.host.robots_hash == robots.hash
     assert hosts[SITE].holds.count == 0

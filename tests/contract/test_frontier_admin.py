@@ -666,6 +666,6 @@ async def test_sitemaps_travel_with_a_dump_and_go_with_their_crawl(bench: Bench,
     await dump_of(other).load(dumped)
     assert sorted([line async for line in dump_of(other).dump(crawl.id)]) == sorted(dumped)
     said = await frontier_admin_of(other).explain(crawl.id, sitemap.url, 2083)
-    assert said.sentence.endswith("and listed 7 URLs, but is short.")
+    assert str(said.sentence).endswith("and listed 7 URLs, but is short.")
     await frontier_admin_of(other).erase(crawl.id)
     assert await other.number("SELECT count(*) FROM sitemap") == 0

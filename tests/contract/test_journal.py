@@ -70,7 +70,8 @@ async def test_the_journal_shows_a_whole_crawl(bench: Bench) -> None:
     ]
     assert await facts(bench, crawl, "crawl_completed") == {
         "reason": "drained", "pages": 2, "errors": 0, "bytes": 20, "queued": 0, "skipped": {},
-        "responses": {"2xx": 2, "3xx": 0, "4xx": 0, "5xx": 0, "none": 0},
+        "not_modified": 0,
+            "responses": {"2xx": 2, "3xx": 0, "4xx": 0, "5xx": 0, "none": 0},
     }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import pytest
 from shoal.base.errors import BackendUnavailable, InvalidInput, NotFound, ShoalError
 from shoal.base.ids import JobId, NodeId, new_id
 from shoal.base.signals import Signal
-from shoal.fleet.janitor import FORGET_EVERY, FleetJanitor
+from shoal.fleet.janitor import FORGET_EVERY_SECONDS, FleetJanitor
 from shoal.fleet.node import (
     CommandAck,
     CommandRequest,
@@ -691,7 +691,7 @@ async def test_commands_expire_and_are_removed_later(bench: Bench) -> None:
     await bench.jump(COMMAND_TTL.total_seconds() - 1)
     await sweep.run_once()
     assert CommandState.EXPIRED not in [(await nodes.command(one.id)).state for one in made]
-    await bench.jump(FORGET_EVERY + 1)
+    await bench.jump(FORGET_EVERY_SECONDS + 1)
     await sweep.run_once()
     assert [(await nodes.command(one.id)).state for one in made] == [CommandState.EXPIRED] * 2
     ended = [(one.node_id, one.state) for one in bench.signals_seen if isinstance(one, CommandEnded)]

@@ -13,8 +13,8 @@ import pytest
 from shoal.app import App, opened
 from shoal.base.ids import JobId, new_id
 from shoal.base.settings_loader import load
-from shoal.page_jobs.leasing import PageTask, PutOff
 from shoal.base.signals import Signal
+from shoal.page_jobs.leasing import PageTask, PutOff
 from shoal.queue.job import Fence, Job, Lease, NewJob
 from shoal.queue.moves import JobMoved
 from shoal.queue.states import GrantEnd, JobState

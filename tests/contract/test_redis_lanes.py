@@ -200,7 +200,7 @@ async def test_a_process_that_died_between_pop_and_commit_loses_nothing(
     assert await on_its_thread(bench, lambda: server.pop(2, [["page:http"]])) == jobs[:2]
     assert await take(bench) == jobs[2:]
     assert await sweep(bench) == "", "it may still come"
-    monkeypatch.setattr(lane_repair, "FORGOTTEN_AFTER", -1.0)
+    monkeypatch.setattr(lane_repair, "FORGOTTEN_AFTER_SECONDS", -1.0)
     assert "put 2 jobs back" in await sweep(bench)
     assert await take(bench) == jobs[:2]
     assert [(await bench.job(job)).attempts for job in jobs] == [0, 0, 0]
@@ -211,7 +211,7 @@ async def test_a_process_that_died_after_its_commit_leaves_no_entry(
 ) -> None:
     await bench.enqueue()
     await take(bench)
-    monkeypatch.setattr(lane_repair, "FORGOTTEN_AFTER", -1.0)
+    monkeypatch.setattr(lane_repair, "FORGOTTEN_AFTER_SECONDS", -1.0)
     assert await sweep(bench) == ""
     assert int(call(bench, "HLEN", "{shoal}:queue:tasks:pending")) == 0
     assert int(call(bench, "ZCARD", "{shoal}:queue:tasks:processing")) == 0

@@ -14,14 +14,14 @@ from shoal.base.errors import BackendUnavailable, FrontierLost, RedisMisconfigur
 from shoal.base.settings import RedisSettings
 from shoal.base.signals import Signal, Signals
 from shoal.drivers.redis.connection import LoopRedis, RedisClient, ThreadRedis
-from shoal.drivers.redis.frontier_records import CrawlKeys, CrawlPlace
+from shoal.drivers.redis.frontier_records import CrawlPlace
 from shoal.drivers.redis.server_check import RECHECK_SECONDS, RedisWarned, WatchedRedis, check_server
 from tests.support.patience import with_load
 from tests.support.redis_versions import REDIS_NAMES, REDIS_VERSIONS
 from tests.support.servers import RedisServer, Servers, ask_redis, wait_until
 
 NewServer = Callable[..., RedisServer]
-PLACE = CrawlPlace(1, "crl", 1, "generation", None, 0)
+PLACE = (1, "crl", 1, "generation", None, 0)
 
 
 @pytest.fixture(params=REDIS_VERSIONS, ids=REDIS_NAMES)
@@ -62,12 +62,12 @@ async def connected(server: RedisServer, user: str = "", **settings: Any) -> Asy
 
 async def begin(client: RedisClient) -> None:
     """Begin a frontier."""
-    await CrawlKeys(client).run(PLACE, "begin", 0, "")
+    await CrawlPlace(client, *PLACE).run("begin", 0, "")
 
 
 async def write(client: RedisClient) -> None:
     """Write with a script, as the frontier does."""
-    await CrawlKeys(client).run(PLACE, "known", 1, secrets.token_bytes(12), "")
+    await CrawlPlace(client, *PLACE).run("known", 1, secrets.token_bytes(12), "")
 
 
 async def refusals(client: RedisClient, *words: str) -> list[str]:

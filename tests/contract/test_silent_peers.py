@@ -76,7 +76,7 @@ async def test_a_connection_to_redis_that_falls_silent_is_replaced(
 
 async def test_a_silent_object_store_is_reported(silent: DelayProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3, "LIMITS", shortened(s3.LIMITS))
-    monkeypatch.setattr(s3, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(s3, "FIRST_PAUSE_SECONDS", 0.001)
     settings = BodySettings(place="s3://pages", endpoint=http(silent), access_key="a", secret_key="b")
     bodies = s3.S3Bodies(settings, CLOCK, Signals())
     async with asyncio.timeout(BOUND):

@@ -231,8 +231,8 @@ async def test_a_listener_that_misses_its_own_notification_reports_notify_degrad
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Simulates a pooler that gives each transaction another connection: LISTEN is lost without an error."""
-    monkeypatch.setattr(postgres_wake, "TEST_TIMEOUT", 0.2)
-    monkeypatch.setattr(postgres_wake, "TEST_EVERY", 0.1)
+    monkeypatch.setattr(postgres_wake, "TEST_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(postgres_wake, "TEST_EVERY_SECONDS", 0.1)
     monkeypatch.setattr(postgres_wake, "PAUSE_SECONDS", 0.1)
     told = Told()
     async with process(postgres_url, told.signals) as app:

@@ -66,7 +66,7 @@ async def test_a_link_that_says_nofollow_is_recorded_and_not_followed(crawler: C
     assert set(await crawler.pages(seen)) == {"/", "b"}
     assert seen.counts.skipped == {"nofollow": 1, "scope": 1}
     assert (said.state, said.reason) == (UrlState.SKIPPED, "nofollow")
-    assert said.sentence == "Every page that links to it uses nofollow."
+    assert str(said.sentence) == "Every page that links to it uses nofollow."
 
 
 @pytest.mark.parametrize("first", ["/one", "/two"])

@@ -190,7 +190,7 @@ async def test_only_sitemaps_means_that_no_link_is_followed(crawler: Crawler) ->
         said = await explained(crawler, seen.crawl.id, f"{site.url}/deep")
     assert set(await crawler.pages(seen)) == {"/", "a", "b", "linked-not"}
     assert seen.counts.skipped == {"not_in_sitemap": 2}
-    assert said.sentence == "Only URLs in sitemaps are fetched, and no sitemap read so far lists it."
+    assert str(said.sentence) == "Only URLs in sitemaps are fetched, and no sitemap read so far lists it."
 
 
 async def test_a_link_that_was_passed_over_opens_when_a_sitemap_lists_it(crawler: Crawler) -> None:
@@ -275,7 +275,7 @@ async def test_a_named_sitemap_that_cannot_be_read_is_reported_and_is_not_a_page
     assert named.problem is not None
     assert named.problem.startswith(problem)
     assert (said.state, said.reason) == ("fetched" if how == "partly" else "failed", "sitemap")
-    assert problem in said.sentence
+    assert problem in str(said.sentence)
 
 
 async def test_a_sitemap_is_tried_again_like_a_page(crawler: Crawler) -> None:
@@ -314,10 +314,10 @@ async def test_explain_names_the_sitemap_in_which_a_url_was_found(crawler: Crawl
         seen = await crawler.crawl(site, sitemap="on")
         said = await explained(crawler, seen.crawl.id, f"{site.url}/a")
         itself = await explained(crawler, seen.crawl.id, f"{site.url}/sitemap.xml")
-    assert said.sentence.endswith(f"It was found in the sitemap {site.url}/sitemap.xml.")
+    assert str(said.sentence).endswith(f"It was found in the sitemap {site.url}/sitemap.xml.")
     assert said.facts["sitemap"] == f"{site.url}/sitemap.xml"
-    assert itself.sentence.startswith("It was read as a sitemap at ")
-    assert itself.sentence.endswith(" and listed 1 URL.")
+    assert str(itself.sentence).startswith("It was read as a sitemap at ")
+    assert str(itself.sentence).endswith(" and listed 1 URL.")
 
 
 async def test_sitemaps_that_are_read_one_after_the_other_are_all_read(crawler: Crawler) -> None:

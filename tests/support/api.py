@@ -85,7 +85,7 @@ async def listening(app: App) -> AsyncIterator[ServedApi]:
     """The API of this app; several apps on one store are several controllers."""
     clock = FakeClock()
     health = HealthApi(app.check_store, lambda: (b"", "text/plain"), clock)
-    app.rest_api.crawl_feeds = CrawlFeeds(app.crawls, app.clock, every=0.05)
+    app.rest_api.crawl_feeds = CrawlFeeds(app.crawls, app.clock, every_seconds=0.05)
     routes = routes_of([*app.rest_api.endpoint_groups, health], MAX_BODY)
     listener = socket.create_server(("127.0.0.1", 0))
     asgi = application(routes, app.clock, app.signals, audit_log=app.access.audit_log)

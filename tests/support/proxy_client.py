@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from shoal.egress.pinning_proxy import PinningProxy, ProxySession
+from shoal.egress.pinning_proxy import PinningProxy, ProxyAccount
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class ProxyClient:
     """One connection to the proxy."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, session: ProxySession | None
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, account: ProxyAccount | None
     ) -> None:
         self._reader = reader
         self._writer = writer
-        self._authorization = authorization(session.username, session.password) if session else ""
+        self._authorization = authorization(account.username, account.password) if account else ""
 
     async def get(self, url: str, method: str = "GET", *fields: str, body: bytes = b"") -> Reply:
         """Send a plain request and read its response."""
@@ -88,9 +88,9 @@ def authorization(username: str, password: str) -> str:
 
 
 @asynccontextmanager
-async def client(proxy: PinningProxy, session: ProxySession | None) -> AsyncIterator[ProxyClient]:
+async def client(proxy: PinningProxy, account: ProxyAccount | None) -> AsyncIterator[ProxyClient]:
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
-    connection = ProxyClient(reader, writer, session)
+    connection = ProxyClient(reader, writer, account)
     try:
         yield connection
     finally:

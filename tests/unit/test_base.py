@@ -208,7 +208,7 @@ async def test_stop_does_not_wait_for_ever_for_a_pass_that_hangs() -> None:
     service.start()
     service.nudge()
     await asyncio.wait_for(chore.ran.wait(), 10)
-    await asyncio.wait_for(service.stop(patience=0.05), 10)
+    await asyncio.wait_for(service.stop(grace_seconds=0.05), 10)
 
 
 async def test_a_chore_that_cannot_write_its_rest_does_not_fail_the_stop() -> None:
@@ -218,5 +218,5 @@ async def test_a_chore_that_cannot_write_its_rest_does_not_fail_the_stop() -> No
 
     chore = Closing(OSError("away"))
     service, heard = service_of(chore, FakeClock())
-    await asyncio.wait_for(service.stop(patience=0.2), 10)
+    await asyncio.wait_for(service.stop(grace_seconds=0.2), 10)
     assert [failure.error for failure in heard if isinstance(failure, ChoreFailed)] == ["away"]

@@ -21,21 +21,26 @@ IN_TEMPLATE = re.compile(
 PLACES = re.compile(r"{\w+}")
 
 
+def marked(path: Path, calls: set[str]) -> set[str]:
+    """Return the texts that a module gives to one of these functions."""
+    text = path.read_text()
+    nodes = ast.walk(ast.parse(text)) if "message(" in text or calls != {"message"} else []
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            if name in calls:
+                found |= {
+                    one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)
+                }
+    return found
+
+
 def texts() -> set[str]:
     """Return the texts that the code and the templates show, and what finding codes say."""
     found = {*NOT_CHECKED.values()}.union(*((code.title, code.fix) for code in CODES.values()))
     for path in Path(shoal.__file__).parent.rglob("*.py"):
-        text = path.read_text()
-        if path.parent != PACKAGE and "message(" not in text:
-            continue
-        calls = CALLS if path.parent == PACKAGE else {"message"}
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Call):
-                name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-                if name in calls:
-                    found |= {
-                        one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)
-                    }
+        found |= marked(path, CALLS if path.parent == PACKAGE else {"message"})
     for path in TEMPLATES.rglob("*.html"):
         for match in IN_TEMPLATE.finditer(path.read_text()):
             found |= {text for text in (match[2], match[4], match[6], match[8]) if text}

@@ -1,4 +1,4 @@
-"""The forward proxy for browsers: policy, sessions, plain requests and tunnels (B18)."""
+"""The forward proxy for browsers: policy, accounts, plain requests and tunnels (B18)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shoal.base.clock import SystemClock
 from shoal.base.url import Url
 from shoal.egress import AddressRule, Resolver
-from shoal.egress.pinning_proxy import PinningProxy, ProxyLimits, ProxySession
+from shoal.egress.pinning_proxy import PinningProxy, ProxyAccount, ProxyLimits
 from shoal.egress.pinning_proxy.messages import BadMessage, parse_request, parse_response
 from tests.support.bad_http_server import Asked, BadServer, Line, bad_server, reply
 from tests.support.patience import in_time
@@ -59,13 +59,13 @@ def rule(site: BadServer) -> AddressRule:
 
 
 @pytest.fixture
-def session(proxy: PinningProxy, rule: AddressRule) -> ProxySession:
-    return proxy.open_session(rule)
+def account(proxy: PinningProxy, rule: AddressRule) -> ProxyAccount:
+    return proxy.open_account(rule)
 
 
 @pytest.fixture
-async def browser(proxy: PinningProxy, session: ProxySession) -> AsyncIterator[ProxyClient]:
-    async with client(proxy, session) as connection:
+async def browser(proxy: PinningProxy, account: ProxyAccount) -> AsyncIterator[ProxyClient]:
+    async with client(proxy, account) as connection:
         yield connection
 
 
@@ -88,7 +88,7 @@ async def browser(proxy: PinningProxy, session: ProxySession) -> AsyncIterator[P
 )
 @pytest.mark.parametrize("is_tunnel", [False, True])
 async def test_a_host_that_the_rule_refuses_is_not_dialled(
-    browser: ProxyClient, session: ProxySession, site: BadServer, host: str, code: str, status: int, is_tunnel: bool
+    browser: ProxyClient, account: ProxyAccount, site: BadServer, host: str, code: str, status: int, is_tunnel: bool
 ) -> None:
     host = host.format(port=site.port)
     answer = await (browser.connect(host) if is_tunnel else browser.get(f"http://{host}/secret"))
@@ -96,9 +96,9 @@ async def test_a_host_that_the_rule_refuses_is_not_dialled(
     assert b"127.0.0.1" not in answer.body
     assert b"10.0.0.1" not in answer.body
     assert site.connections == 0
-    assert session.counts.codes == {code: 1}
-    assert (session.counts.refused, session.counts.failed) == ((1, 0) if status == 403 else (0, 1))
-    (refusal,) = session.refusals
+    assert account.counts.codes == {code: 1}
+    assert (account.counts.refused, account.counts.failed) == ((1, 0) if status == 403 else (0, 1))
+    (refusal,) = account.refusals
     assert refusal.code == code
     assert refusal.target == (host.replace("0x7f.1", "127.0.0.1") if is_tunnel else f"http://{host}/secret")
 
@@ -109,7 +109,7 @@ async def test_an_address_is_checked_again_when_it_is_dialled(proxy: PinningProx
         [frozenset(), frozenset({(ip_address("127.0.0.1"), site.port)})]
     )
     rule = AddressRule(allow=(ip_network("127.0.0.0/8"),), others=lambda: next(known))  # type: ignore[arg-type,return-value]
-    async with client(proxy, proxy.open_session(rule)) as browser:
+    async with client(proxy, proxy.open_account(rule)) as browser:
         answer = await browser.get(f"http://127.0.0.1:{site.port}/")
     assert (answer.status, answer.refusal) == (403, "self_connection")
     assert site.connections == 0
@@ -118,15 +118,15 @@ async def test_an_address_is_checked_again_when_it_is_dialled(proxy: PinningProx
 async def test_an_address_is_checked_a_third_time_once_connected(proxy: PinningProxy, site: BadServer) -> None:
     known = iter([frozenset(), frozenset(), frozenset({(ip_address("127.0.0.1"), site.port)})])
     rule = AddressRule(allow=(ip_network("127.0.0.0/8"),), others=lambda: next(known))  # type: ignore[arg-type,return-value]
-    async with client(proxy, proxy.open_session(rule)) as browser:
+    async with client(proxy, proxy.open_account(rule)) as browser:
         answer = await browser.get(f"http://127.0.0.1:{site.port}/")
     assert answer.refusal == "self_connection"
     assert site.asked == []
 
 
 async def test_a_page_does_not_reach_the_proxy_through_the_proxy(proxy: PinningProxy) -> None:
-    session = proxy.open_session(AddressRule(allow=(ip_network("127.0.0.0/8"),)))
-    async with client(proxy, session) as browser:
+    account = proxy.open_account(AddressRule(allow=(ip_network("127.0.0.0/8"),)))
+    async with client(proxy, account) as browser:
         answer = await browser.get(f"http://{proxy.address}/")
     assert (answer.status, answer.refusal) == (403, "self_connection")
 
@@ -148,8 +148,8 @@ async def test_the_owner_is_asked_for_urls_and_for_hosts_of_tunnels(
         asked.append(target)
         return "robots.txt" if "private" in target else None
 
-    session = proxy.open_session(rule, allow=allow)
-    async with client(proxy, session) as browser:
+    account = proxy.open_account(rule, allow=allow)
+    async with client(proxy, account) as browser:
         assert (await browser.get(f"http://site.test:{site.port}/public")).status == 200
         answer = await browser.get(f"http://site.test:{site.port}/private?a=b")
         assert (answer.status, answer.refusal) == (403, "not_allowed")
@@ -158,29 +158,29 @@ async def test_the_owner_is_asked_for_urls_and_for_hosts_of_tunnels(
     base = f"site.test:{site.port}"
     assert asked == [f"http://{base}/public", f"http://{base}/private?a=b", base]
     assert [each.target for each in site.asked] == ["/public"]
-    assert session.counts.refused == 1
+    assert account.counts.refused == 1
 
 
 async def test_the_refusal_of_a_page_is_told_from_those_of_its_other_requests(
-    browser: ProxyClient, session: ProxySession, proxy: PinningProxy
+    browser: ProxyClient, account: ProxyAccount, proxy: PinningProxy
 ) -> None:
     await browser.get("http://unknown.test/page")
     await browser.get("http://inside.test/image")
-    async with client(proxy, session) as tunnel:
+    async with client(proxy, account) as tunnel:
         await tunnel.connect("unknown.test:443")
-    found = session.refusal_of(Url("http://unknown.test/page"))
+    found = account.failure_of(Url("http://unknown.test/page"))
     assert found is not None
     assert (found.code, found.retryable) == ("dns_error", False)
-    assert session.refusal_of(Url("https://unknown.test/any")) is not None
-    assert session.refusal_of(Url("http://unknown.test/other")) is None
+    assert account.failure_of(Url("https://unknown.test/any")) is not None
+    assert account.failure_of(Url("http://unknown.test/other")) is None
 
 
 async def test_a_server_that_is_gone_is_a_failure_and_not_a_refusal(
-    browser: ProxyClient, session: ProxySession, proxy: PinningProxy
+    browser: ProxyClient, account: ProxyAccount, proxy: PinningProxy
 ) -> None:
     async with bad_server() as gone:
         port = gone.port
-    async with client(proxy, proxy.open_session(AddressRule(named=frozenset({("site.test", port)})))) as visitor:
+    async with client(proxy, proxy.open_account(AddressRule(named=frozenset({("site.test", port)})))) as visitor:
         answer = await visitor.get(f"http://site.test:{port}/")
     assert (answer.status, answer.refusal) == (502, "connect_error")
 
@@ -208,57 +208,57 @@ async def test_a_body_without_a_credential_is_not_taken_for_the_next_request(
 
 
 async def test_the_browser_may_send_the_credential_on_the_connection_that_asked_for_it(
-    proxy: PinningProxy, session: ProxySession, site: BadServer
+    proxy: PinningProxy, account: ProxyAccount, site: BadServer
 ) -> None:
     async with client(proxy, None) as browser:
         url = f"http://site.test:{site.port}/"
         assert (await browser.get(url)).status == 407
-        assert (await browser.get(url, "GET", authorization(session.username, session.password))).status == 200
+        assert (await browser.get(url, "GET", authorization(account.username, account.password))).status == 200
 
 
 async def test_wrong_garbled_and_old_credentials_are_refused(
-    proxy: PinningProxy, session: ProxySession, rule: AddressRule, site: BadServer
+    proxy: PinningProxy, account: ProxyAccount, rule: AddressRule, site: BadServer
 ) -> None:
-    other = proxy.open_session(rule)
+    other = proxy.open_account(rule)
     fields = [
-        authorization(session.username, other.password),
-        authorization(session.username, session.password + "x"),
-        authorization(session.username, ""),
+        authorization(account.username, other.password),
+        authorization(account.username, account.password + "x"),
+        authorization(account.username, ""),
         "Proxy-Authorization: Basic %%%",
-        "Proxy-Authorization: Bearer " + session.password,
+        "Proxy-Authorization: Bearer " + account.password,
         authorization("", ""),
     ]
     async with client(proxy, None) as stranger:
         url = f"http://site.test:{site.port}/"
         for field in fields:
             assert (await stranger.get(url, "GET", field)).status == 407
-        session.close()
-        assert (await stranger.get(url, "GET", authorization(session.username, session.password))).status == 407
+        account.close()
+        assert (await stranger.get(url, "GET", authorization(account.username, account.password))).status == 407
     assert site.connections == 0
 
 
 async def test_sessions_of_one_proxy_have_their_own_policy_and_counts(
-    proxy: PinningProxy, session: ProxySession, site: BadServer
+    proxy: PinningProxy, account: ProxyAccount, site: BadServer
 ) -> None:
-    strict = proxy.open_session(AddressRule())
+    strict = proxy.open_account(AddressRule())
     url = f"http://site.test:{site.port}/"
-    async with client(proxy, session) as browser, client(proxy, strict) as stranger:
+    async with client(proxy, account) as browser, client(proxy, strict) as stranger:
         assert (await browser.get(url)).status == 200
         assert (await stranger.get(url)).status == 403
-    assert (session.counts.refused, strict.counts.refused) == (0, 1)
-    assert session.counts.bytes_received > 0 == strict.counts.bytes_received
+    assert (account.counts.refused, strict.counts.refused) == (0, 1)
+    assert account.counts.bytes_received > 0 == strict.counts.bytes_received
 
 
 async def test_closing_a_session_ends_its_connections(
-    proxy: PinningProxy, session: ProxySession, site: BadServer
+    proxy: PinningProxy, account: ProxyAccount, site: BadServer
 ) -> None:
     site.fall_silent("/silent")
-    async with client(proxy, session) as tunnel, client(proxy, session) as browser:
+    async with client(proxy, account) as tunnel, client(proxy, account) as browser:
         assert (await tunnel.connect(f"site.test:{site.port}")).status == 200
         await browser.send(browser.head(f"GET http://site.test:{site.port}/silent HTTP/1.1"))
         await site.until_asked()
-        session.close()
-        session.close()
+        account.close()
+        account.close()
         assert await tunnel.rest() == b""
         await site.until_alone()
 
@@ -267,26 +267,26 @@ async def test_a_session_that_is_closed_while_it_decides_opens_no_tunnel(
     proxy: PinningProxy, rule: AddressRule, site: BadServer
 ) -> None:
     async def allow(_target: str) -> None:
-        session.close()
+        account.close()
 
-    session = proxy.open_session(rule, allow=allow)
-    async with client(proxy, session) as browser:
+    account = proxy.open_account(rule, allow=allow)
+    async with client(proxy, account) as browser:
         await browser.send(browser.head(f"CONNECT site.test:{site.port} HTTP/1.1"))
         assert await browser.rest() == b""
     await site.until_alone()
 
 
-async def test_closed_sessions_leave_nothing_behind(proxy: PinningProxy, rule: AddressRule, site: BadServer) -> None:
+async def test_closed_accounts_leave_nothing_behind(proxy: PinningProxy, rule: AddressRule, site: BadServer) -> None:
     for _ in range(20):
-        session = proxy.open_session(rule)
-        async with client(proxy, session) as browser, client(proxy, session) as tunnel:
+        account = proxy.open_account(rule)
+        async with client(proxy, account) as browser, client(proxy, account) as tunnel:
             await browser.get(f"http://site.test:{site.port}/")
             await tunnel.connect(f"site.test:{site.port}")
-            session.close()
+            account.close()
             assert await tunnel.rest() == b""
     await site.until_alone()
     await proxy.aclose()
-    assert not proxy._sessions
+    assert not proxy._accounts
     assert not proxy._serving
 
 
@@ -445,12 +445,12 @@ async def test_a_server_cannot_answer_for_another_site(browser: ProxyClient, sit
     ],
 )
 async def test_a_response_that_is_not_http_is_a_failure(
-    browser: ProxyClient, session: ProxySession, site: BadServer, sent: bytes, code: str, status: int
+    browser: ProxyClient, account: ProxyAccount, site: BadServer, sent: bytes, code: str, status: int
 ) -> None:
     site.answer_and_close("/bad", sent)
     answer = await browser.get(f"http://site.test:{site.port}/bad")
     assert (answer.status, answer.refusal) == (status, code)
-    assert (session.counts.failed, session.counts.refused) == (1, 0)
+    assert (account.counts.failed, account.counts.refused) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -462,12 +462,12 @@ async def test_a_response_that_is_not_http_is_a_failure(
     ],
 )
 async def test_the_browser_does_not_take_a_part_of_a_body_for_the_whole(
-    browser: ProxyClient, session: ProxySession, site: BadServer, sent: bytes
+    browser: ProxyClient, account: ProxyAccount, site: BadServer, sent: bytes
 ) -> None:
     site.answer_and_close("/part", sent)
     with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
         await browser.get(f"http://site.test:{site.port}/part")
-    assert session.counts.failed == 1
+    assert account.counts.failed == 1
 
 
 async def test_a_site_cannot_pass_for_the_proxy(browser: ProxyClient, site: BadServer) -> None:
@@ -481,13 +481,13 @@ async def test_a_site_cannot_pass_for_the_proxy(browser: ProxyClient, site: BadS
 
 
 async def test_a_tunnel_carries_bytes_in_both_directions(
-    browser: ProxyClient, session: ProxySession, site: BadServer
+    browser: ProxyClient, account: ProxyAccount, site: BadServer
 ) -> None:
     assert (await browser.connect(f"site.test:{site.port}")).status == 200
     await browser.send(b"GET / HTTP/1.1\r\nHost: site.test\r\n\r\n")
     expected = reply(200, b"<p>page</p>")
     assert await browser.read(len(expected)) == expected
-    assert session.counts.bytes_received == len(expected)
+    assert account.counts.bytes_received == len(expected)
 
 
 async def test_the_end_of_one_side_is_the_end_of_the_tunnel(browser: ProxyClient, site: BadServer) -> None:
@@ -595,19 +595,19 @@ async def test_connections_beyond_the_limit_are_closed_at_once() -> None:
 
 async def test_a_response_larger_than_the_limit_is_cut(proxy: PinningProxy, rule: AddressRule, site: BadServer) -> None:
     site.repeat("/large", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"3e8\r\n" + b"a" * 1000 + b"\r\n")
-    session = proxy.open_session(rule, limits=ProxyLimits(max_message_bytes=100_000))
-    async with client(proxy, session) as browser:
+    account = proxy.open_account(rule, limits=ProxyLimits(max_message_bytes=100_000))
+    async with client(proxy, account) as browser:
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await browser.get(f"http://site.test:{site.port}/large")
-    assert session.counts.codes == {"body_too_large": 1}
-    assert session.counts.refused == 1
+    assert account.counts.codes == {"body_too_large": 1}
+    assert account.counts.refused == 1
 
 
 @pytest.mark.parametrize(
     ("limits", "code"),
     [
         (ProxyLimits(max_message_bytes=100_000), "body_too_large"),
-        (ProxyLimits(max_session_bytes=100_000), "session_too_large"),
+        (ProxyLimits(max_account_bytes=100_000), "session_too_large"),
         (ProxyLimits(tunnel_timeout=BRIEF), "timeout"),
     ],
 )
@@ -615,21 +615,21 @@ async def test_a_tunnel_beyond_a_limit_is_cut(
     proxy: PinningProxy, rule: AddressRule, site: BadServer, limits: ProxyLimits, code: str
 ) -> None:
     site.repeat("/large", b"", b"a" * 1000)
-    session = proxy.open_session(rule, limits=limits)
-    async with client(proxy, session) as browser:
+    account = proxy.open_account(rule, limits=limits)
+    async with client(proxy, account) as browser:
         await browser.connect(f"site.test:{site.port}")
         await browser.send(b"GET /large HTTP/1.1\r\n\r\n")
         await browser.rest()
     await site.until_alone()
-    assert session.counts.codes == {code: 1}
+    assert account.counts.codes == {code: 1}
 
 
 async def test_an_idle_tunnel_is_closed(proxy: PinningProxy, rule: AddressRule, site: BadServer) -> None:
-    session = proxy.open_session(rule, limits=ProxyLimits(idle_timeout=BRIEF))
-    async with client(proxy, session) as browser:
+    account = proxy.open_account(rule, limits=ProxyLimits(idle_timeout=BRIEF))
+    async with client(proxy, account) as browser:
         await browser.connect(f"site.test:{site.port}")
         assert await browser.rest() == b""
-    assert not session.counts.codes
+    assert not account.counts.codes
 
 
 @pytest.mark.parametrize("limits", [ProxyLimits(idle_timeout=BRIEF), ProxyLimits(total_timeout=BRIEF)])
@@ -637,7 +637,7 @@ async def test_a_silent_server_is_not_waited_for(
     proxy: PinningProxy, rule: AddressRule, site: BadServer, limits: ProxyLimits
 ) -> None:
     site.fall_silent("/silent")
-    async with client(proxy, proxy.open_session(rule, limits=limits)) as browser:
+    async with client(proxy, proxy.open_account(rule, limits=limits)) as browser:
         answer = await browser.get(f"http://site.test:{site.port}/silent")
     assert (answer.status, answer.refusal) == (504, "timeout")
 
@@ -652,10 +652,10 @@ async def test_no_more_connections_per_host_than_the_limit(
         await line.send(reply(200, b"ok"))
 
     site.scripts["/"] = script
-    session = proxy.open_session(rule, limits=ProxyLimits(host_connections=2))
+    account = proxy.open_account(rule, limits=ProxyLimits(host_connections=2))
 
     async def visit() -> int:
-        async with client(proxy, session) as browser:
+        async with client(proxy, account) as browser:
             return (await browser.get(f"http://site.test:{site.port}/")).status
 
     visits = [asyncio.create_task(visit()) for _ in range(6)]
@@ -670,20 +670,20 @@ async def test_a_request_that_gets_no_connection_in_time_is_refused(
     proxy: PinningProxy, rule: AddressRule, site: BadServer
 ) -> None:
     site.fall_silent("/silent")
-    session = proxy.open_session(rule, limits=ProxyLimits(host_connections=1, slot_timeout=BRIEF))
-    async with client(proxy, session) as first, client(proxy, session) as second:
+    account = proxy.open_account(rule, limits=ProxyLimits(host_connections=1, slot_timeout=BRIEF))
+    async with client(proxy, account) as first, client(proxy, account) as second:
         await first.send(first.head(f"GET http://site.test:{site.port}/silent HTTP/1.1"))
         await site.until_asked()
         answer = await second.get(f"http://site.test:{site.port}/")
     assert (answer.status, answer.refusal) == (503, "too_many_connections")
-    assert session.counts.refused == 1
+    assert account.counts.refused == 1
 
 
 async def test_a_page_has_a_limited_number_of_connections_in_all(
     proxy: PinningProxy, rule: AddressRule, site: BadServer
 ) -> None:
-    session = proxy.open_session(rule, limits=ProxyLimits(session_connections=1))
-    async with client(proxy, session) as first, client(proxy, session) as second:
+    account = proxy.open_account(rule, limits=ProxyLimits(account_connections=1))
+    async with client(proxy, account) as first, client(proxy, account) as second:
         assert (await first.connect(f"site.test:{site.port}")).status == 200
         assert (await second.connect(f"other.test:{site.port}")).status == 503
 
@@ -691,8 +691,8 @@ async def test_a_page_has_a_limited_number_of_connections_in_all(
 async def test_an_idle_tunnel_makes_room_for_a_request_that_waits(
     proxy: PinningProxy, rule: AddressRule, site: BadServer
 ) -> None:
-    session = proxy.open_session(rule, limits=ProxyLimits(host_connections=1, yield_after=BRIEF))
-    async with client(proxy, session) as first, client(proxy, session) as second:
+    account = proxy.open_account(rule, limits=ProxyLimits(host_connections=1, yield_after=BRIEF))
+    async with client(proxy, account) as first, client(proxy, account) as second:
         await first.connect(f"site.test:{site.port}")
         await first.send(b"GET / HTTP/1.1\r\n\r\n")
         await first.read(len(reply(200, b"<p>page</p>")))
@@ -705,8 +705,8 @@ async def test_a_tunnel_that_awaits_its_server_does_not_make_room(
 ) -> None:
     site.fall_silent("/slow")
     limits = ProxyLimits(host_connections=1, yield_after=BRIEF / 5, slot_timeout=BRIEF)
-    session = proxy.open_session(rule, limits=limits)
-    async with client(proxy, session) as first, client(proxy, session) as second:
+    account = proxy.open_account(rule, limits=limits)
+    async with client(proxy, account) as first, client(proxy, account) as second:
         await first.connect(f"site.test:{site.port}")
         await first.send(b"GET /slow HTTP/1.1\r\n\r\n")
         await site.until_asked()

@@ -8,7 +8,7 @@ import pytest
 
 from shoal.base.clock import SystemClock
 from shoal.egress import AddressRule, Proxy, Resolver
-from shoal.egress.pinning_proxy import PinningProxy, ProxySession
+from shoal.egress.pinning_proxy import PinningProxy, ProxyAccount
 from tests.support.bad_http_server import TLS, Asked, BadServer, Line, bad_server, reply
 from tests.support.proxy_client import client
 
@@ -31,9 +31,9 @@ async def pinning() -> AsyncIterator[PinningProxy]:
     await proxy.aclose()
 
 
-def behind(pinning: PinningProxy, scheme: str, port: int, login: str = "me:secret@") -> ProxySession:
+def behind(pinning: PinningProxy, scheme: str, port: int, login: str = "me:secret@") -> ProxyAccount:
     named = AddressRule(named=frozenset({("proxy.test", port)}))
-    return pinning.open_session(AddressRule(), proxy=Proxy.parse(f"{scheme}://{login}proxy.test:{port}", named))
+    return pinning.open_account(AddressRule(), proxy=Proxy.parse(f"{scheme}://{login}proxy.test:{port}", named))
 
 
 async def test_plain_requests_go_to_the_proxy_with_its_own_login(pinning: PinningProxy, upstream: BadServer) -> None:
@@ -63,8 +63,8 @@ async def test_tunnels_go_through_the_proxy(pinning: PinningProxy, upstream: Bad
 async def test_the_target_is_judged_although_the_proxy_would_reach_it(
     pinning: PinningProxy, upstream: BadServer, scheme: str
 ) -> None:
-    session = behind(pinning, scheme, upstream.port)
-    async with client(pinning, session) as browser:
+    account = behind(pinning, scheme, upstream.port)
+    async with client(pinning, account) as browser:
         assert (await browser.get("http://inside.test/")).refusal == "address_not_public"
         assert (await browser.get(f"http://proxy.test:{upstream.port}/")).refusal == "address_not_public"
         assert (await browser.connect("inside.test:443")).refusal == "address_not_public"
@@ -73,7 +73,7 @@ async def test_the_target_is_judged_although_the_proxy_would_reach_it(
 
 async def test_a_proxy_that_nobody_named_may_not_be_inside(pinning: PinningProxy, upstream: BadServer) -> None:
     proxy = Proxy.parse(f"http://proxy.test:{upstream.port}", AddressRule())
-    async with client(pinning, pinning.open_session(AddressRule(), proxy=proxy)) as browser:
+    async with client(pinning, pinning.open_account(AddressRule(), proxy=proxy)) as browser:
         assert (await browser.get("http://site.test/")).refusal == "address_not_public"
     assert upstream.connections == 0
 
@@ -85,11 +85,11 @@ async def test_a_proxy_that_opens_no_tunnel_is_a_failure_of_the_proxy(
     pinning: PinningProxy, upstream: BadServer, answer: bytes
 ) -> None:
     upstream.answer_and_close("*", answer)
-    session = behind(pinning, "http", upstream.port)
-    async with client(pinning, session) as browser:
+    account = behind(pinning, "http", upstream.port)
+    async with client(pinning, account) as browser:
         refused = await browser.connect("site.test:443")
     assert (refused.status, refused.refusal) == (502, "proxy_error")
-    assert session.counts.failed == 1
+    assert account.counts.failed == 1
 
 
 async def test_the_challenge_of_the_proxy_does_not_reach_the_browser(
@@ -111,7 +111,7 @@ async def test_a_proxy_behind_tls_must_prove_its_name(certificate: str, status: 
         upstream.answer("*", reply(200, b"through"))
         named = AddressRule(named=frozenset({("site.test", upstream.port)}))
         proxy = Proxy.parse(f"https://me:secret@site.test:{upstream.port}", named)
-        async with client(pinning, pinning.open_session(AddressRule(), proxy=proxy)) as browser:
+        async with client(pinning, pinning.open_account(AddressRule(), proxy=proxy)) as browser:
             answer = await browser.get("http://far.test/page")
     await pinning.aclose()
     assert answer.status == status

@@ -31,7 +31,7 @@ from shoal.serve.console.crawl_rows import row_of
 from shoal.serve.console.format import ENGLISH, Formats
 
 STANDING = ProgressSnapshot(
-    pages=1234, errors=1, depth=2, hosts=3, waiting=500, rate=45.25, elapsed=27.4, seconds_left=184.0
+    pages=1234, errors=1, depth=2, hosts=3, waiting=500, rate=45.25, elapsed_seconds=27.4, seconds_left=184.0
 )
 COUNTS = Counts(
     opened=10,
@@ -98,7 +98,7 @@ def test_a_failed_url_counts_as_waiting_for_a_retry_until_it_is_settled() -> Non
 
 def test_plain_progress_is_one_line_per_change(capsys: pytest.CaptureFixture[str]) -> None:
     lines = PlainLines()
-    for snapshot in (STANDING, replace(STANDING, elapsed=30.0), replace(STANDING, pages=1300)):
+    for snapshot in (STANDING, replace(STANDING, elapsed_seconds=30.0), replace(STANDING, pages=1300)):
         lines.show(snapshot)
     out, err = capsys.readouterr()
     assert out == ""
@@ -243,11 +243,11 @@ def test_the_summary_of_a_crawl_that_followed_another_says_what_was_saved() -> N
 
 def test_the_summary_of_a_paused_crawl_adds_up_all_sessions_and_shows_what_is_left() -> None:
     paused = seen(CrawlState.PAUSED, "interrupted", Counts(opened=10, settled=4, pages=4))
-    told = summary(paused, elapsed=2.0)
+    told = summary(paused, elapsed_seconds=2.0)
     assert (told["duration_seconds"], told["pages_per_second"]) == (2.0, 2.0)
     assert ("Not crawled", "6 URLs still queued") in rows_of(paused, told, [])
     later = replace(paused, counts=Counts(opened=10, settled=6, pages=6, walked=timedelta(seconds=4)))
-    assert summary(later, elapsed=1.5)["duration_seconds"] == 4.0
+    assert summary(later, elapsed_seconds=1.5)["duration_seconds"] == 4.0
 
 
 def test_the_summary_of_a_paused_crawl_separates_work_from_pauses() -> None:

@@ -326,9 +326,15 @@ async def test_the_log_is_shown_in_the_language_of_the_reader(shop: ServedContro
     assert all(line.message in seen.text for line in lines)
     visitor.headers["Accept-Language"] = "fr"
     seen = await visitor.get(f"/crawls/{crawl.id}/log")
-    for text in ("En attente d'un worker", "URL trouvées", "Profondeur 0 terminée", "Démarré", "Changed: depth 4"):
+    for text in (
+        "En attente d'un worker",
+        "URL trouvées",
+        "Profondeur 0 terminée",
+        "Démarré",
+        "Modifié : profondeur 4",
+    ):
         assert text in seen.text
-    assert "Terminé: 2 pages, 1 erreur (la limite de pages est atteinte)" in seen.text
+    assert "Terminé : 2 pages, 1 erreur, 0 ignorées (la limite de pages est atteinte)" in seen.text
 
 
 # Untrusted text

@@ -46,7 +46,6 @@ RARE = {
     # Answers to forms, which other tests send.
     "layout.html: {% if notice %}",
     "login.html: {% if problem %}",
-    "macros.html: {%- if name %}",
     "new_crawl.html: {% if preview %}",
     "new_crawl.html: {% if problems.get(name) %}",
     'new_crawl.html: {% if values.get("include") or values.get("exclude") or values.get("labels") or problems %}',
@@ -90,7 +89,7 @@ RARE = {
     'crawl_diff.html: else of {% if name == "status" %}',
     "crawl_diff.html: {% if view.may_write %}",
     'crawl_frontier.html: else of {% if trap.state == "quarantined" and view.may_write and row.is_releasable %}',
-    "crawl_hosts.html: else of {% if one.asked_delay is none %}",
+    "crawl_hosts.html: else of {% if one.asked_delay_seconds is none %}",
     "crawl_hosts.html: else of {% if receipt.hosts %}",
     "crawl_hosts.html: {% if one.delay_was_clamped %}",
     "crawl_numbers.html: {% if counts.held %}",

@@ -582,7 +582,7 @@ async def test_only_the_token_of_a_node_lets_it_in(plane: ControlPlane) -> None:
 async def test_a_revoked_token_ends_the_session(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
     token = await plane.token(node_id="seed-1")
     await plane.token("admin")
-    monkeypatch.setattr(control_server, "ADMIT_EVERY", 0.0)
+    monkeypatch.setattr(control_server, "ADMIT_EVERY_SECONDS", 0.0)
     async with plane.channel() as channel:
         call = open_session(channel, token)
         for heartbeats in (1, 2, 3):

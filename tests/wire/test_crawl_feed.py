@@ -157,7 +157,7 @@ async def test_an_unknown_crawl_and_a_foreign_place_are_refused(api: ServedApi) 
 async def test_fifty_viewers_cost_one_query(api: ServedApi, monkeypatch: pytest.MonkeyPatch) -> None:
     crawl_id = await made(api)
     looks, get = 0, api.app.crawls.get
-    live = CrawlFeeds(api.app.crawls, api.app.clock, every=0.01)
+    live = CrawlFeeds(api.app.crawls, api.app.clock, every_seconds=0.01)
 
     async def counted(asked: str) -> Any:
         nonlocal looks
@@ -189,7 +189,7 @@ async def until(condition: Any) -> None:
 
 async def test_a_removed_crawl_ends_its_streams(api: ServedApi) -> None:
     crawl_id = await made(api)
-    live = CrawlFeeds(api.app.crawls, api.app.clock, every=0.01)
+    live = CrawlFeeds(api.app.crawls, api.app.clock, every_seconds=0.01)
     watched = asyncio.create_task(drained(await live.watch(crawl_id, None)))
     await until(lambda: bool(live._feeds))
     await api.app.crawls.stop(crawl_id)
@@ -240,7 +240,7 @@ async def test_places_of_viewers_are_taken_before_anything_is_waited_for(
 async def test_a_quiet_stream_has_a_heartbeat(api: ServedApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_module, "HEARTBEAT_SECONDS", 0.05)
     crawl_id = await made(api)
-    live = CrawlFeeds(api.app.crawls, api.app.clock, every=0.01)
+    live = CrawlFeeds(api.app.crawls, api.app.clock, every_seconds=0.01)
     stream = await live.watch(crawl_id, None)
     async with asyncio.timeout(PATIENCE_SECONDS):
         async for part in stream:

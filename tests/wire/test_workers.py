@@ -60,7 +60,7 @@ class Stumbling(Queue):
 async def test_a_worker_that_fails_is_told_of_at_once_and_followed_by_another(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.process.controller.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("shoal.process.controller.FIRST_PAUSE_SECONDS", 0.01)
     told: list[Signal] = []
     replaced = asyncio.Event()
 

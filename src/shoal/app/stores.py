@@ -100,11 +100,10 @@ class Stores:
         """Return what calls the frontier of one crawl from any thread, if there is a Redis server."""
         if self.redis is None:
             return None
-        from shoal.drivers.redis.frontier_records import CrawlKeys
         from shoal.drivers.redis.single_calls import SingleCalls
 
         turns = self._redis_frontier.turns
-        return SingleCalls(self._thread_redis, CrawlKeys(self.redis), turns, self.clock)
+        return SingleCalls(self._thread_redis, self.redis, turns, self.clock)
 
     @cached_property
     def _thread_redis(self) -> "WatchedRedis":

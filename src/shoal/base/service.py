@@ -12,8 +12,8 @@ from shoal.base.database import Database, Tx
 from shoal.base.errors import ShoalError, TimeError
 from shoal.base.signals import ChoreDone, ChoreFailed, Signals
 
-FIRST_BACKOFF = 0.5
-LONGEST_BACKOFF = 30.0
+FIRST_BACKOFF_SECONDS = 0.5
+LONGEST_BACKOFF_SECONDS = 30.0
 LAST_PASS_SECONDS = 10.0  # how long a stop waits for the current pass; a silent peer must not hold up the process
 
 
@@ -46,7 +46,7 @@ class Service:
     """Runs one chore until stopped.
 
     `start` first waits a random part of the interval, so that many processes do not run in step. `stop` lets the
-    current pass finish, or cancels it after `patience` seconds, and may be called twice; called before `start`, it
+    current pass finish, or cancels it after `grace_seconds`, and may be called twice; called before `start`, it
     makes `start` a no-op.
     """
 
@@ -68,16 +68,16 @@ class Service:
         """Run the chore as soon as possible, without waiting for its interval."""
         self._nudged.set()
 
-    async def stop(self, patience: float = LAST_PASS_SECONDS) -> None:
+    async def stop(self, grace_seconds: float = LAST_PASS_SECONDS) -> None:
         self._stopping.set()
         self._nudged.set()
         if self._task is not None:
-            await asyncio.wait({self._task}, timeout=patience)
+            await asyncio.wait({self._task}, timeout=grace_seconds)
             self._task.cancel()
             await asyncio.wait({self._task})
         if isinstance(self._chore, Closable):
             with suppress(TimeoutError):
-                async with asyncio.timeout(patience):
+                async with asyncio.timeout(grace_seconds):
                     while pause := await self._close(self._chore):
                         await self._clock.sleep(pause)
 
@@ -108,7 +108,7 @@ class Service:
 
     def _failed(self, error: str) -> float:
         self._failures += 1
-        pause = min(LONGEST_BACKOFF, FIRST_BACKOFF * 2.0 ** (self._failures - 1))
+        pause = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** (self._failures - 1))
         self._signals.emit(
             ChoreFailed(chore=self._chore.name, error=error, failures=self._failures, retry_in_seconds=pause)
         )

@@ -198,16 +198,28 @@ class Share(float):
 class Sentence:
     """A text with places such as `{node}`, and the values of these places: texts, counts, shares, durations
     (`timedelta`), times (`datetime`) or other sentences. `str` returns it in English; the console translates the text
-    and formats the values as its reader does. `other`: the text if the value of `{count}` takes the plural."""
+    and formats the values as its reader does. `other`: the text if the value of `{count}` takes the plural.
+    `is_clause`: it stands inside another sentence, so its first letter is small."""
 
     text: str
     values: Mapping[str, Any] = field(default_factory=dict)
     other: str | None = None
+    is_clause: bool = False
 
     def __str__(self) -> str:
         text = self.text if self.other is None or self.values["count"] == 1 else self.other
         values = {name: _in_english(value) for name, value in self.values.items()}
-        return text.format(**values) if values else text
+        return self.cased(text.format(**values) if values else text)
+
+    def cased(self, text: str) -> str:
+        """Return the text, in whichever language it is, with a small first letter if this is a clause."""
+        return text[:1].lower() + text[1:] if self.is_clause else text
+
+
+def joined(parts: Iterable[Sentence], separator: str = " ") -> Sentence:
+    """Return sentences, or parts of one, in this order as one."""
+    values = {f"part{place}": part for place, part in enumerate(parts)}
+    return Sentence(separator.join(f"{{{name}}}" for name in values), values)
 
 
 def in_percent(share: float) -> tuple[float, int]:

@@ -14,6 +14,7 @@ from ada_url import idna, join_url, normalize_url
 from msgspec import Struct
 
 from shoal.base.query_params import SESSION, TRACKING
+from shoal.base.text import message
 
 if TYPE_CHECKING:
     from publicsuffixlist import PublicSuffixList
@@ -45,13 +46,13 @@ class UrlRefusal(IntEnum):
 
 
 _PROBLEMS: Final = {
-    UrlRefusal.INVALID_URL: "is not an absolute http or https URL",
-    UrlRefusal.SCHEME_NOT_ALLOWED: "has a scheme other than http and https",
-    UrlRefusal.URL_TOO_LONG: "is longer than the limit",
-    UrlRefusal.HOST_TOO_LONG: "has a host name that is not valid in DNS",
-    UrlRefusal.CREDENTIALS_IN_URL: "contains a user name or a password",
-    UrlRefusal.CONTROL_CHARACTERS: "contains control characters",
-    UrlRefusal.BACKSLASH_IN_URL: "contains a backslash",
+    UrlRefusal.INVALID_URL: message("is not an absolute http or https URL"),
+    UrlRefusal.SCHEME_NOT_ALLOWED: message("has a scheme other than http and https"),
+    UrlRefusal.URL_TOO_LONG: message("is longer than the limit"),
+    UrlRefusal.HOST_TOO_LONG: message("has a host name that is not valid in DNS"),
+    UrlRefusal.CREDENTIALS_IN_URL: message("contains a user name or a password"),
+    UrlRefusal.CONTROL_CHARACTERS: message("contains control characters"),
+    UrlRefusal.BACKSLASH_IN_URL: message("contains a backslash"),
 }
 
 

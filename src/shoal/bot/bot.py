@@ -15,7 +15,7 @@ from shoal.bot.client import BotClient, BotJob
 if TYPE_CHECKING:
     from shoal.bot.fetcher import BotFetcher, BotPage
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds, while the server is unreachable
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0  # while the server is unreachable
 BEATS = 3  # heartbeats per lease term
 LONGEST_MESSAGE = 2000
 MOST_AT_ONCE = 100  # maximum jobs per pull that a server allows
@@ -200,17 +200,17 @@ class Bot:
 
     async def _patiently(self, what: str, ask: Callable[[], Awaitable[Any]]) -> Any:
         """Retry while the server is unavailable. A pull gives up when the bot stops, a push when the lease is lost."""
-        pause = FIRST_PAUSE
+        pause_seconds = FIRST_PAUSE_SECONDS
         while True:
             try:
                 return await ask()
             except TimeError as error:
-                wait = max(pause, float(error.facts.get("retry_after_seconds") or 0))
+                wait = max(pause_seconds, float(error.facts.get("retry_after_seconds") or 0))
                 self._tell(f"{what}: {error.message} Retrying in {wait:g} s.")
             if self._stopping.is_set() and what == "pull":
                 return None
             await self._clock.sleep(wait)
-            pause = min(LONGEST_PAUSE, pause * 2)
+            pause_seconds = min(LONGEST_PAUSE_SECONDS, pause_seconds * 2)
 
 
 def _refused(result: dict[str, Any], refusal: Exception) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from shoal.base.errors import BadConfig, InvalidInput, UsageError
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
 from shoal.cli.output import (
     Columns,
+    api_options,
     facts_of,
-    json_option,
     limit_option,
     print_json,
     print_list,
@@ -116,8 +116,7 @@ def analyses() -> None:
 @click.option("--crawl", "crawl_id", metavar="ID", help="Show only analyses of this crawl.")
 @state_option(AnalysisState, "Show only analyses in this state.")
 @limit_option()
-@with_api_target
-@json_option
+@api_options
 def list_analyses(crawl_id: str | None, state: str | None, limit: int, target: ApiTarget, as_json: bool) -> None:
     """List analyses, newest first."""
     items, more = run_on(target, lambda api: api.list(ANALYSES, limit, crawl_id=crawl_id, state=state))
@@ -126,8 +125,7 @@ def list_analyses(crawl_id: str | None, state: str | None, limit: int, target: A
 
 @analyses.command()
 @click.argument("analysis_id", metavar="ID")
-@with_api_target
-@json_option
+@api_options
 def show(analysis_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show an analysis, what it found, and the verdict of its gate."""
     analysis = run_on(target, lambda api: api.get(at(f"{ANALYSES}/{{}}", analysis_id)))

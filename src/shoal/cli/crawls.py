@@ -14,14 +14,15 @@ from shoal.cli.crawls_follow import at_its_end, logs, wait, watch
 from shoal.cli.options import add_flags, added_flag_of, added_values, change_flags, changed_flag_of, changed_values
 from shoal.cli.output import (
     Columns,
+    api_options,
     facts_of,
     found_at,
     in_bytes,
-    json_option,
     limit_option,
+    print_answer,
     print_json,
     print_list,
-    print_rows,
+    print_object,
     print_table,
     state_option,
     to_the_second,
@@ -88,8 +89,7 @@ def crawls() -> None:
 @click.option("--label", multiple=True, metavar="K=V", help="Show only crawls with this label. Repeatable.")
 @limit_option()
 @click.option("--after", metavar="ID", help="Continue the list after this crawl.")
-@with_api_target
-@json_option
+@api_options
 def list_crawls(limit: int, target: ApiTarget, as_json: bool, **wanted: Any) -> None:
     """List crawls, newest first."""
     items, more = run_on(target, lambda api: api.list(CRAWLS, limit, **wanted))
@@ -100,8 +100,7 @@ def list_crawls(limit: int, target: ApiTarget, as_json: bool, **wanted: Any) -> 
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
-@with_api_target
-@json_option
+@api_options
 def show(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show one crawl. Prints its state, options, counts, quarantined patterns and hosts on hold."""
 
@@ -110,22 +109,12 @@ def show(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
         traps = await api.get(at(f"{CRAWL}/traps", crawl_id))
         return crawl | {"traps": traps["items"]}
 
-    crawl = run_on(target, look)
-    if as_json:
-        print_json(crawl)
-    else:
-        traps = [(trap["state"].capitalize(), _trap(trap)) for trap in crawl.pop("traps")]
-        held = [("Held", _held(host)) for host in crawl.pop("held_hosts")]
-        failed = [("Failed seed", FailedSeed.of(seed).words()) for seed in crawl.pop("failed_seeds")]
-        dead = [FailedSeed.of(seed) for seed in crawl.pop("dead_seeds", ())]
-        failed += [("Failed seeds", f"{len(dead):,}: {seeds_in_words(dead)}")] if dead else []
-        print_rows([*_rows(crawl), *failed, *traps, *held], to_stdout=True)
+    print_object(run_on(target, look), as_json=as_json, rows=_rows)
 
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
-@with_api_target
-@json_option
+@api_options
 def start(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Start a crawl that was stored with `shoal crawls add --hold`."""
     _move(target, crawl_id, "start", as_json)
@@ -133,8 +122,7 @@ def start(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
-@with_api_target
-@json_option
+@api_options
 def pause(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Pause a crawl. Pages that were fetched are stored first."""
     _move(target, crawl_id, "pause", as_json)
@@ -142,8 +130,7 @@ def pause(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
-@with_api_target
-@json_option
+@api_options
 def resume(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Resume a paused crawl on the workers. To resume it in this process, use `shoal crawl --resume ID`."""
     _move(target, crawl_id, "resume", as_json)
@@ -152,8 +139,7 @@ def resume(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
 @click.option("--force", is_flag=True, help="Kill the crawl's processes if they do not stop within SHOAL_FORCE_GRACE.")
-@with_api_target
-@json_option
+@api_options
 def stop(crawl_id: str, force: bool, target: ApiTarget, as_json: bool) -> None:
     """Stop a crawl. It cannot be resumed."""
     _move(target, crawl_id, "stop", as_json, {"force": True} if force else None)
@@ -173,8 +159,7 @@ def stop(crawl_id: str, force: bool, target: ApiTarget, as_json: bool) -> None:
 @click.option("--like", metavar="RE", help="Retry URLs that match this regular expression.")
 @click.option("--limit", metavar="N", help="Retry at most N URLs.")
 @click.option("--all", "every", is_flag=True, help="Retry all failed URLs.")
-@with_api_target
-@json_option
+@api_options
 def retry(crawl_id: str, every: bool, target: ApiTarget, as_json: bool, **which: Any) -> None:
     """Retry failed URLs of a crawl. Without an option: resume a crawl that failed."""
     given = {name: value for name, value in which.items() if value}
@@ -183,32 +168,28 @@ def retry(crawl_id: str, every: bool, target: ApiTarget, as_json: bool, **which:
         return
     urls = FailedUrls.read(given, strict=False, called=lambda field: f"--{field}")
     crawl = run_on(target, lambda api: api.post(at(f"{CRAWL}/retry", crawl_id), urls.plain() | {"all": True}))
-    if as_json:
-        print_json(crawl)
-    else:
-        print(f"{plural(crawl['retried'], 'URL')} of {crawl_id} will be retried; the crawl is {crawl['state']}.")
+    print_answer(
+        crawl,
+        f"{plural(crawl['retried'], 'URL')} of {crawl_id} will be retried; the crawl is {crawl['state']}.",
+        as_json=as_json,
+    )
 
 
 @crawls.command("set", epilog="Example: shoal crawls set ID --max-pages 5000 --exclude '/calendar/'")
 @click.argument("crawl_id", metavar="ID")
 @change_flags
-@with_api_target
-@json_option
+@api_options
 def set_options(crawl_id: str, target: ApiTarget, as_json: bool, **options: Any) -> None:
     """Change limits, filters or rate of a crawl that has not ended. `none` removes a limit or a filter."""
     change = CrawlChange.read(changed_values(options), strict=False, called=changed_flag_of)
     crawl = run_on(target, lambda api: api.patch(at(CRAWL, crawl_id), change.plain()))
-    if as_json:
-        print_json(crawl)
-    else:
-        print(f"Changed the options of {crawl['id']}; it is {crawl['state']}.")
+    print_answer(crawl, f"Changed the options of {crawl['id']}; it is {crawl['state']}.", as_json=as_json)
 
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
 @click.argument("pattern", metavar="PATTERN")
-@with_api_target
-@json_option
+@api_options
 def release(crawl_id: str, pattern: str, target: ApiTarget, as_json: bool) -> None:
     """Release a URL pattern from quarantine. Its URLs are crawled, and it is not quarantined again. A completed crawl
     is queued again for them."""
@@ -230,8 +211,7 @@ def release(crawl_id: str, pattern: str, target: ApiTarget, as_json: bool) -> No
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
-@with_api_target
-@json_option
+@api_options
 def rm(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Remove a crawl that has ended. Its pages, URLs and stored bodies are removed with it."""
 
@@ -245,16 +225,12 @@ def rm(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
                 removing = await api.delete(path)
 
     run_on(target, remove)
-    if as_json:
-        print_json({"crawl_id": crawl_id, "removed": True})
-    else:
-        print(f"Removed {crawl_id}.")
+    print_answer({"crawl_id": crawl_id, "removed": True}, f"Removed {crawl_id}.", as_json=as_json)
 
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
-@with_api_target
-@json_option
+@api_options
 def politeness(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show the rate, delays and pauses of each host."""
     receipt = run_on(target, lambda api: api.get(at(f"{CRAWL}/politeness", crawl_id)))
@@ -275,10 +251,7 @@ for _command in (add, logs, watch, wait, export, diff, dump, load):
 
 def _move(target: ApiTarget, crawl_id: str, verb: str, as_json: bool, body: Mapping[str, Any] | None = None) -> None:
     crawl = run_on(target, lambda api: api.post(at(f"{CRAWL}/{verb}", crawl_id), body))
-    if as_json:
-        print_json(crawl)
-    else:
-        print(f"{crawl['id']} is {crawl['state']}.")
+    print_answer(crawl, f"{crawl['id']} is {crawl['state']}.", as_json=as_json)
 
 
 def _seeds(seeds: list[str]) -> str:
@@ -289,7 +262,7 @@ LISTED: Columns = {
     "id": "id",
     "state": lambda crawl: crawl["state"] + (" (partly)" if crawl["state_reason"] == DRAINED_PARTLY else ""),
     "pages": "pages",
-    "responses": lambda crawl: in_classes(crawl["responses"], crawl["not_modified"]) or "-",
+    "responses": lambda crawl: str(in_classes(crawl["responses"], crawl["not_modified"])) or "-",
     "errors": "errors",
     "queued": "queued",
     "created": "created_at",
@@ -298,14 +271,18 @@ LISTED: Columns = {
 
 
 def _rows(crawl: dict[str, Any]) -> list[tuple[str, str]]:
-    crawl = dict(crawl)
+    traps = [(trap["state"].capitalize(), _trap(trap)) for trap in crawl.pop("traps")]
+    held = [("Held", _held(host)) for host in crawl.pop("held_hosts")]
+    failed = [("Failed seed", FailedSeed.of(seed).words()) for seed in crawl.pop("failed_seeds")]
+    dead = [FailedSeed.of(seed) for seed in crawl.pop("dead_seeds", ())]
+    failed += [("Failed seeds", f"{len(dead):,}: {seeds_in_words(dead)}")] if dead else []
     reason = crawl.pop("state_reason")
     crawl["state"] += f" ({reason_text(reason)})" if reason else ""
     crawl |= {name: in_bytes(crawl[name]) for name in ("bytes", "bytes_saved")}
     crawl["depth_reached"] = found_at(crawl["depth_reached"])
-    crawl["responses"] = in_classes(crawl["responses"], crawl["not_modified"])
+    crawl["responses"] = str(in_classes(crawl["responses"], crawl["not_modified"]))
     options = crawl.pop("config")
-    return facts_of({**crawl, **options})
+    return [*facts_of({**crawl, **options}), *failed, *traps, *held]
 
 
 def _host_row(host: dict[str, Any]) -> list[object]:

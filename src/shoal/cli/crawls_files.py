@@ -15,9 +15,9 @@ from shoal.base.database import Tx
 from shoal.base.errors import InvalidInput
 from shoal.base.settings import Settings
 from shoal.base.text import plural, shorten
-from shoal.cli.api_client import PAGE, ApiClient, ApiTarget, at, run_on, settings_of_store, with_api_target
+from shoal.cli.api_client import PAGE, ApiClient, ApiTarget, at, run_on, settings_of_store
 from shoal.cli.options import OUTPUT_HELP
-from shoal.cli.output import json_option, print_json, print_line, print_rows, print_table, summary
+from shoal.cli.output import api_options, json_option, print_json, print_line, print_rows, print_table, summary
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import CrawlState
 from shoal.egress import Limits
@@ -62,8 +62,7 @@ TITLES = {
     metavar="N",
     help="Show at most N differences of each kind.",
 )
-@with_api_target
-@json_option
+@api_options
 def diff(before: str, after: str, output: Sequence[str], limit: int, target: ApiTarget, as_json: bool) -> None:
     """Compare two crawls of a site. Shows pages added, removed and changed by field, and findings that are new, fixed
     or still open."""
@@ -272,8 +271,7 @@ CRAWL = "/api/v1/crawls/{}"
 @click.option(
     "--status", multiple=True, metavar="S", help="Export only pages with this status: 404, 4xx, or error. Repeatable."
 )
-@with_api_target
-@json_option
+@api_options
 def export(crawl_id: str, output: Sequence[str], status: Sequence[str], target: ApiTarget, as_json: bool) -> None:
     """Write the pages of a crawl to files. For a running crawl, the pages fetched so far. WARC and Markdown are
     written from stored bodies and need direct access to the store."""

@@ -14,7 +14,15 @@ from shoal.base.ids import CrawlId
 from shoal.base.parsing import read_duration
 from shoal.base.text import shorten, visible
 from shoal.cli.api_client import PAGE, ApiClient, ApiTarget, at, run_on, with_api_target
-from shoal.cli.output import exit_code_of, print_json, print_line, print_rows, rows_of, summary, to_the_second
+from shoal.cli.output import (
+    exit_code_of,
+    print_answer,
+    print_line,
+    print_rows,
+    rows_of,
+    summary,
+    to_the_second,
+)
 from shoal.cli.progress import Progress, screen
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.journal import MOST_AT_ONCE
@@ -52,10 +60,7 @@ def logs(crawl_id: str, follow: bool, lines: int, target: ApiTarget, as_json: bo
 
     def show(items: list[dict[str, Any]]) -> None:
         for line in items:
-            if as_json:
-                print_json(line)
-            else:
-                print(_line(line), flush=True)
+            print_answer(line, _line(line), as_json=as_json)
 
     async def read(api: ApiClient, clock: Clock) -> int:
         path = at(f"{CRAWL}/logs", crawl_id)
@@ -98,15 +103,15 @@ def wait(crawl_id: str, timeout: str | None, target: ApiTarget, as_json: bool) -
     return at_its_end(target, crawl_id, as_json, None if timeout is None else duration_of(timeout).total_seconds())
 
 
-def at_its_end(target: ApiTarget, crawl_id: str, as_json: bool, longest: float | None = None) -> int:
+def at_its_end(target: ApiTarget, crawl_id: str, as_json: bool, timeout_seconds: float | None = None) -> int:
     """Wait for the end of the crawl and print its summary; return the exit code."""
 
     async def follow(api: ApiClient, clock: Clock) -> int:
         try:
-            async with asyncio.timeout(longest):
+            async with asyncio.timeout(timeout_seconds):
                 status = await _until_still(api, crawl_id, clock)
         except TimeoutError:
-            raise WaitTimedOut(f"the end of crawl {crawl_id}", longest or 0.0) from None
+            raise WaitTimedOut(f"the end of crawl {crawl_id}", timeout_seconds or 0.0) from None
         return _print_result(status, target, as_json)
 
     return _looking(target, follow)

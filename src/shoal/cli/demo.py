@@ -13,12 +13,12 @@ from shoal.base.errors import BackendUnavailable, NothingCrawled
 from shoal.base.parsing import Address, is_loopback
 from shoal.base.settings_loader import load
 from shoal.base.text import plural
-from shoal.cli.output import in_bytes, in_time, print_json, summary
+from shoal.cli.demo_site import DemoSite
+from shoal.cli.output import in_bytes, in_time, print_answer, print_json, summary
 from shoal.crawl import journal_messages as messages
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import TERMINAL, CrawlState
-from shoal.demo.server import DemoSite
 from shoal.observe.logs import note
 from shoal.process.controller import Controller
 from shoal.process.http import address_of, open_socket
@@ -56,8 +56,8 @@ async def _demo(folder: Path, *, leave: bool, as_json: bool) -> None:
         workers_of(app, loaded, flags, 1) as team,
         DemoSite(app.clock) as site,
     ):
-        demo_run = DemoRun(app, Controller(app, metrics, listener, team), site.address)
-        await demo_run.run(leave=leave, as_json=as_json)
+        demo = Demo(app, Controller(app, metrics, listener, team), site.address)
+        await demo.run(leave=leave, as_json=as_json)
 
 
 def _open_listener(listen: Address) -> socket.socket:
@@ -75,13 +75,10 @@ def _open_listener(listen: Address) -> socket.socket:
 def _say_address(listener: socket.socket, *, as_json: bool) -> None:
     host, port = listener.getsockname()[:2]
     address = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
-    if as_json:
-        print_json({"console": address})
-    else:
-        print(f"Console: {address}", flush=True)
+    print_answer({"console": address}, f"Console: {address}", as_json=as_json)
 
 
-class DemoRun:
+class Demo:
     """The demo's crawl, from submission to summary, next to the controller that serves the console."""
 
     def __init__(self, app: App, controller: Controller, seed: str) -> None:

@@ -1,6 +1,7 @@
 """The commands `explain` and `robots`: why a job waits, a URL was skipped, a node gets work, a URL is forbidden."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,8 @@ from shoal.base.settings import Settings
 from shoal.base.settings_loader import load
 from shoal.base.text import redact_url, shorten
 from shoal.base.url import Url, UrlRefusal, canonical, origin
-from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
-from shoal.cli.output import facts_of, json_option, print_json, print_rows
+from shoal.cli.api_client import ApiTarget, at, run_on
+from shoal.cli.output import api_options, facts_of, json_option, print_json, print_object, print_rows
 from shoal.cli.root import CommandGroup
 from shoal.crawl.scope import SEED_FIX
 from shoal.egress import AddressRule, Egress, Limits, endpoint
@@ -28,56 +29,44 @@ def explain() -> None:
 @explain.command()
 @click.argument("crawl_id", metavar="CRAWL")
 @click.argument("url", metavar="URL")
-@with_api_target
-@json_option
+@api_options
 def url(crawl_id: str, url: str, target: ApiTarget, as_json: bool) -> None:
     """Explain what happened to URL in CRAWL, and why."""
     answer = run_on(target, lambda api: api.get(at("/api/v1/crawls/{}/explain", crawl_id), url=url))
     if answer["reason"] == UrlRefusal.INVALID_URL.code:
         raise InvalidInput("URL", f"{shorten(url)!r} {UrlRefusal.INVALID_URL.problem}", SEED_FIX)
-    if as_json:
-        print_json(answer)
-    else:
-        print_rows(_rows(answer), to_stdout=True)
+    print_object(answer, as_json=as_json, rows=_rows_of("url"))
 
 
 @explain.command()
 @click.argument("job_id", metavar="ID")
-@with_api_target
-@json_option
+@api_options
 def job(job_id: str, target: ApiTarget, as_json: bool) -> None:
     """Explain why a job waits, who runs it, or why it ended."""
     answer = run_on(target, lambda api: api.get(at("/api/v1/jobs/{}/explain", job_id)))
-    if as_json:
-        print_json(answer)
-        return
-    facts = facts_of(answer, without=("job_id", "state", "reason", "explanation"))
-    state = answer["state"] if answer["reason"] == answer["state"] else f"{answer['state']} ({answer['reason']})"
-    print_rows([("Job", answer["job_id"]), ("State", state), ("Why", answer["explanation"]), *facts], to_stdout=True)
+    print_object(answer, as_json=as_json, rows=_rows_of("job_id"))
 
 
 @explain.command()
 @click.argument("node_id", metavar="ID")
-@with_api_target
-@json_option
+@api_options
 def node(node_id: str, target: ApiTarget, as_json: bool) -> None:
     """Explain why a node gets jobs, or why it gets none."""
     answer = run_on(target, lambda api: api.get(at("/api/v1/nodes/{}/explain", node_id)))
-    if as_json:
-        print_json(answer)
-        return
-    facts = facts_of(answer, without=("node_id", "state", "reason", "explanation"))
-    print_rows(
-        [("Node", answer["node_id"]), ("State", answer["state"]), ("Why", answer["explanation"]), *facts],
-        to_stdout=True,
-    )
+    print_object(answer, as_json=as_json, rows=_rows_of("node_id"))
 
 
-def _rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
-    reason = f" ({answer['reason']})" if answer["reason"] else ""
-    state = answer["state"].replace("_", " ") + reason
-    facts = facts_of(answer, without=("crawl_id", "url", "state", "reason", "explanation"))
-    return [("URL", answer["url"]), ("State", state), ("Why", answer["explanation"]), *facts]
+def _rows_of(subject: str) -> Callable[[dict[str, Any]], list[tuple[str, str]]]:
+    """Return how an explanation is shown; `subject`: the field that names what is explained."""
+
+    def rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
+        state, reason = answer["state"].replace("_", " "), answer["reason"]
+        is_told = reason and reason != answer["state"] and subject != "node_id"  # the words below tell a node's
+        facts = facts_of(answer, without=("crawl_id", subject, "state", "reason", "explanation"))
+        head = (subject.removesuffix("_id").capitalize() if subject != "url" else "URL", answer[subject])
+        return [head, ("State", f"{state} ({reason})" if is_told else state), ("Why", answer["explanation"]), *facts]
+
+    return rows
 
 
 DENIED = 1

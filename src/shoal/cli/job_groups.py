@@ -9,13 +9,14 @@ import click
 from shoal.base.clock import SystemClock
 from shoal.base.errors import InvalidInput, ShoalError, UsageError, WaitTimedOut
 from shoal.base.text import plural
-from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
+from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on
 from shoal.cli.crawls_follow import duration_of
 from shoal.cli.options import read_file, read_header, read_label, read_rules_file, with_urls_named
 from shoal.cli.output import (
     Columns,
-    json_option,
+    api_options,
     limit_option,
+    print_answer,
     print_json,
     print_list,
     state_option,
@@ -56,8 +57,7 @@ FLAGS = {
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Add this label. Repeatable.")
 @click.option("--wait", is_flag=True, help="Wait until all jobs have ended; exit with 1 unless all succeeded.")
 @click.option("--wait-timeout", metavar="D", help="With --wait, stop waiting after this long, such as 30s, 10m or 2h.")
-@with_api_target
-@json_option
+@api_options
 def add(
     urls: tuple[str, ...],
     file: str | None,
@@ -72,22 +72,19 @@ def add(
     if not given:
         raise UsageError("No URL given", "pass URLs, or a file with --file")
     body = _request_body([text for text, _ in given], options)
-    longest = None if wait_timeout is None else duration_of(wait_timeout).total_seconds()
+    timeout_seconds = None if wait_timeout is None else duration_of(wait_timeout).total_seconds()
 
     async def work(api: ApiClient) -> dict[str, Any]:
         made: dict[str, Any] = await api.post(JOBS, body)
         if not as_json:
             note(f"Created {plural(made['total'], 'job')} in {made['id']}.")
-        return await _until_over(api, made, longest) if wait else made
+        return await _until_over(api, made, timeout_seconds) if wait else made
 
     try:
         group = run_on(target, work, existing=False)
     except InvalidInput as error:
         raise _named(error, given) from None
-    if as_json:
-        print_json(group)
-    else:
-        print(group["id"], flush=True)
+    print_answer(group, group["id"], as_json=as_json)
     if not wait:
         return 0
     if not as_json:
@@ -99,8 +96,7 @@ def add(
 @click.argument("group_id", metavar="ID")
 @click.option("--limit", type=click.IntRange(1, MOST), default=MOST, metavar="N", help="Show at most N.")
 @click.option("--cursor", metavar="C", help="Continue at this cursor: `next` of an earlier --json output.")
-@with_api_target
-@json_option
+@api_options
 def results(group_id: str, limit: int, cursor: str | None, target: ApiTarget, as_json: bool) -> None:
     """Print the results of a job group. One JSON object per line, in the order in which the jobs ended; with the id of
     a job, the result of each of its attempts."""
@@ -134,8 +130,7 @@ def results(group_id: str, limit: int, cursor: str | None, target: ApiTarget, as
 @click.command()
 @state_option(GroupState, "Show only groups in this state.")
 @limit_option()
-@with_api_target
-@json_option
+@api_options
 def groups(state: str | None, limit: int, target: ApiTarget, as_json: bool) -> None:
     """List job groups, newest first."""
     items, more = run_on(target, lambda api: api.list(GROUPS, limit, state=state))
@@ -145,24 +140,20 @@ def groups(state: str | None, limit: int, target: ApiTarget, as_json: bool) -> N
 
 @click.command("cancel-group")
 @click.argument("group_id", metavar="GROUP")
-@with_api_target
-@json_option
+@api_options
 def cancel_group(group_id: str, target: ApiTarget, as_json: bool) -> None:
     """Cancel the jobs of a group that have not ended."""
     group = run_on(target, lambda api: api.post(at(f"{GROUPS}/{{}}/cancel", group_id)))
-    if as_json:
-        print_json(group)
-    else:
-        print(f"{group['id']} is {group['state']}: {_counts(group)}.")
+    print_answer(group, f"{group['id']} is {group['state']}: {_counts(group)}.", as_json=as_json)
 
 
 COMMANDS = (add, results, groups, cancel_group)
 
 
-async def _until_over(api: ApiClient, group: dict[str, Any], longest: float | None) -> dict[str, Any]:
+async def _until_over(api: ApiClient, group: dict[str, Any], timeout_seconds: float | None) -> dict[str, Any]:
     clock = SystemClock()
     try:
-        async with asyncio.timeout(longest):
+        async with asyncio.timeout(timeout_seconds):
             began, is_quiet = clock.monotonic(), True
             while group["state"] == "open":
                 await clock.sleep(LOOK_AGAIN)
@@ -172,7 +163,7 @@ async def _until_over(api: ApiClient, group: dict[str, Any], longest: float | No
                     is_quiet = False
                     await _explain_wait(api, group["id"])
     except TimeoutError:
-        raise WaitTimedOut(f"The end of {group['id']}", longest or 0) from None
+        raise WaitTimedOut(f"The end of {group['id']}", timeout_seconds or 0) from None
     return group
 
 

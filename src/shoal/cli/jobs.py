@@ -9,15 +9,15 @@ from shoal.base.errors import InvalidInput, UsageError
 from shoal.base.parsing import read_duration
 from shoal.base.text import plural
 from shoal.cli import job_groups
-from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
+from shoal.cli.api_client import ApiTarget, at, run_on
 from shoal.cli.output import (
     Columns,
+    api_options,
     facts_of,
-    json_option,
     limit_option,
-    print_json,
+    print_answer,
     print_list,
-    print_rows,
+    print_object,
     state_option,
     to_the_second,
 )
@@ -51,8 +51,7 @@ for command in job_groups.COMMANDS:
 @click.option("--dead", is_flag=True, help="Select dead letters: jobs that failed or expired.")
 @limit_option()
 @click.option("--cursor", metavar="CURSOR", help="Continue a list at this cursor.")
-@with_api_target
-@json_option
+@api_options
 def list_jobs(limit: int, cursor: str | None, dead: bool, target: ApiTarget, as_json: bool, **which: Any) -> None:
     """List jobs, newest first."""
     which["dead"] = "true" if dead else None
@@ -63,17 +62,15 @@ def list_jobs(limit: int, cursor: str | None, dead: bool, target: ApiTarget, as_
 
 @jobs.command()
 @click.argument("job_id", metavar="ID")
-@with_api_target
-@json_option
+@api_options
 def show(job_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show a job and the history of its leases."""
-    job = run_on(target, lambda api: api.get(at(f"{JOBS}/{{}}", job_id)))
-    if as_json:
-        print_json(job)
-    else:
-        grants = [("Grant", _grant(grant)) for grant in job.pop("history")]
-        job["state_reason"] = reason_text(job["state_reason"])
-        print_rows(facts_of(job) + grants, to_stdout=True)
+    print_object(run_on(target, lambda api: api.get(at(f"{JOBS}/{{}}", job_id))), as_json=as_json, rows=_rows)
+
+
+def _rows(job: dict[str, Any]) -> list[tuple[str, str]]:
+    grants = [("Grant", _grant(grant)) for grant in job.pop("history")]
+    return facts_of(job | {"state_reason": reason_text(job["state_reason"])}) + grants
 
 
 @jobs.command(epilog="Example: shoal jobs retry --dead --kind page")
@@ -82,8 +79,7 @@ def show(job_id: str, target: ApiTarget, as_json: bool) -> None:
 @_kind
 @_run
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Retry at most N jobs.")
-@with_api_target
-@json_option
+@api_options
 def retry(
     job_id: str | None,
     dead: bool,
@@ -99,16 +95,12 @@ def retry(
         _move(target, job_id, "retry", as_json)
         return
     answer = run_on(target, lambda api: api.post(f"{JOBS}/retry", _given(kind=kind, run_id=run_id, limit=limit)))
-    if as_json:
-        print_json(answer)
-    else:
-        print(f"{plural(answer['retried'], 'job')} will be retried.")
+    print_answer(answer, f"{plural(answer['retried'], 'job')} will be retried.", as_json=as_json)
 
 
 @jobs.command()
 @click.argument("job_id", metavar="ID")
-@with_api_target
-@json_option
+@api_options
 def cancel(job_id: str, target: ApiTarget, as_json: bool) -> None:
     """Cancel a job. A result that arrives later is rejected."""
     _move(target, job_id, "cancel", as_json)
@@ -120,8 +112,7 @@ def cancel(job_id: str, target: ApiTarget, as_json: bool) -> None:
 @_kind
 @click.option("--older-than", metavar="D", help="Remove only jobs that ended longer ago than this, such as 7d.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Remove at most about N jobs.")
-@with_api_target
-@json_option
+@api_options
 def purge(
     dead: bool,
     state: str | None,
@@ -138,10 +129,7 @@ def purge(
         raise InvalidInput("--state", f"cannot be {state}", "only jobs that have ended can be purged")
     which = _given(state=state, kind=kind, older_than_seconds=_seconds(older_than), limit=limit) | {"dead": dead}
     answer = run_on(target, lambda api: api.post(f"{JOBS}/purge", which))
-    if as_json:
-        print_json(answer)
-    else:
-        print(f"{plural(answer['purged'], 'job')} removed.")
+    print_answer(answer, f"{plural(answer['purged'], 'job')} removed.", as_json=as_json)
 
 
 @jobs.group(cls=CommandGroup)
@@ -152,20 +140,15 @@ def quota() -> None:
 @quota.command("set", epilog="Example: shoal jobs quota set project:acme 5")
 @click.argument("key", metavar="KEY")
 @click.argument("most", metavar="N", type=int)
-@with_api_target
-@json_option
+@api_options
 def set_quota(key: str, most: int, target: ApiTarget, as_json: bool) -> None:
     """Limit KEY to N running jobs. KEY is a quota key: project:NAME, label:NAME=VALUE or key:ANYTHING."""
     found = run_on(target, lambda api: api.put(at(f"{QUOTAS}/{{}}", key), {"most": most}), existing=False)
-    if as_json:
-        print_json(found)
-    else:
-        print(f"{key} is limited to {most} running jobs; {found['locked']} running now.")
+    print_answer(found, f"{key} is limited to {most} running jobs; {found['locked']} running now.", as_json=as_json)
 
 
 @quota.command("ls")
-@with_api_target
-@json_option
+@api_options
 def list_quotas(target: ApiTarget, as_json: bool) -> None:
     """List quotas with the number of running and parked jobs."""
     items, more = run_on(target, lambda api: api.list(QUOTAS, MOST))
@@ -175,15 +158,11 @@ def list_quotas(target: ApiTarget, as_json: bool) -> None:
 
 @quota.command("rm")
 @click.argument("key", metavar="KEY")
-@with_api_target
-@json_option
+@api_options
 def remove_quota(key: str, target: ApiTarget, as_json: bool) -> None:
     """Remove a quota."""
     run_on(target, lambda api: api.delete(at(f"{QUOTAS}/{{}}", key)))
-    if as_json:
-        print_json({"scope": key, "removed": True})
-    else:
-        print(f"Removed the quota of {key}.")
+    print_answer({"scope": key, "removed": True}, f"Removed the quota of {key}.", as_json=as_json)
 
 
 def _check_choice(job_id: str | None, dead: bool) -> None:
@@ -206,10 +185,7 @@ def _seconds(text: str | None) -> int | None:
 
 def _move(target: ApiTarget, job_id: str, verb: str, as_json: bool) -> None:
     job = run_on(target, lambda api: api.post(at(f"{JOBS}/{{}}/{verb}", job_id)))
-    if as_json:
-        print_json(job)
-    else:
-        print(f"{job['id']} is {job['state']}.")
+    print_answer(job, f"{job['id']} is {job['state']}.", as_json=as_json)
 
 
 def _state_of(job: dict[str, Any]) -> str:

@@ -11,13 +11,15 @@ import click
 from shoal.base.clock import SystemClock
 from shoal.base.errors import RESPONSES, NotFound, UsageError, WaitTimedOut
 from shoal.base.text import plural
-from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
+from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on
 from shoal.cli.output import (
+    Columns,
+    api_options,
     facts_of,
-    json_option,
     limit_option,
     print_json,
-    print_rows,
+    print_list,
+    print_object,
     print_table,
     state_option,
     to_the_second,
@@ -44,39 +46,28 @@ def nodes() -> None:
 @nodes.command("ls")
 @state_option(NodeState, "Show only nodes in this state.")
 @limit_option(200, MOST)
-@with_api_target
-@json_option
+@api_options
 def list_nodes(state: str | None, limit: int, target: ApiTarget, as_json: bool) -> None:
     """List nodes with their health scores."""
     items, more = run_on(target, lambda api: api.list(NODES, limit, state=state))
-    if as_json:
-        print_json({"items": items, "next": more})
-        return
-    if not items:
-        note("No nodes. A worker with GRPC_ANALYZER_ADDR connects to a controller with GRPC_ENABLED=true.")
-        return
-    columns = ["id", "state", "score", "runs", "pages", "lane", "success", "latency", "heartbeat", "version"]
-    now = SystemClock().now()
-    print_table(columns, [_row(node, now) for node in items])
-    if more is not None:
-        note("Not all are shown; raise --limit.")
+    empty = "No nodes. A worker with GRPC_ANALYZER_ADDR connects to a controller with GRPC_ENABLED=true."
+    print_list(items, more, LISTED, as_json=as_json, empty=empty)
 
 
 @nodes.command()
 @_id
-@with_api_target
-@json_option
+@api_options
 def show(node_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show a node: its health, its work and its newest commands."""
-    node = run_on(target, lambda api: api.get(at(NODE, node_id)))
-    if as_json:
-        print_json(node)
-        return
+    print_object(run_on(target, lambda api: api.get(at(NODE, node_id))), as_json=as_json, rows=_rows)
+
+
+def _rows(node: dict[str, Any]) -> list[tuple[str, str]]:
     leases = [f"{one['job_id']} ({one['epoch']})" for one in node["held_leases"]]
     commands = [f"{one['command']} {one['state']} {to_the_second(one['created_at'])}" for one in node["commands"]]
     desired = {name: value for name, value in node["wish"].items() if value not in ("", None, "connected")}
     facts = facts_of(node | {"desired": desired}, without=("wish", "held_leases", "commands"))
-    print_rows([*facts, ("Leases", ", ".join(leases)), ("Commands", ", ".join(commands))], to_stdout=True)
+    return [*facts, ("Leases", ", ".join(leases)), ("Commands", ", ".join(commands))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +88,21 @@ def with_command_options(command: C) -> C:
     @click.option("--all", "all_nodes", is_flag=True, help="Send it to every node that is not lost.")
     @click.option(
         "--wait",
+        "wait_seconds",
         type=click.FloatRange(0, 3600),
         default=15,
         show_default=True,
         metavar="SECONDS",
         help="Wait this long for the acknowledgement; 0 does not wait.",
     )
-    @with_api_target
-    @json_option
+    @api_options
     @wraps(command)
-    def sent(node_id: str | None, all_nodes: bool, wait: float, target: ApiTarget, as_json: bool, **values: Any) -> Any:
+    def sent(
+        node_id: str | None, all_nodes: bool, wait_seconds: float, target: ApiTarget, as_json: bool, **values: Any
+    ) -> Any:
         if (node_id is None) != all_nodes:
             raise UsageError("Give either the id of a node or --all", "list the nodes with `shoal nodes ls`")
-        return command(options=CommandOptions(node_id, wait, target, as_json), **values)
+        return command(options=CommandOptions(node_id, wait_seconds, target, as_json), **values)
 
     return sent  # type: ignore[return-value]
 
@@ -211,20 +204,30 @@ def _told(command: dict[str, Any]) -> list[object]:
     return [command["node_id"], name, label[0].lower() + label[1:], command["detail"]]
 
 
-def _row(node: dict[str, Any], now: datetime) -> list[object]:
-    seconds = (now - datetime.fromisoformat(node["heartbeat_at"]).astimezone(UTC)).total_seconds()
-    heartbeat = f"{max(0.0, seconds):.0f} s ago"
-    if node["state"] == "lost":  # what it reported last is no longer so
-        return [node["id"], "lost", *["-"] * 3, node["queue_depth"], "-", "-", heartbeat, node["version"]]
-    return [
-        node["id"],
-        node["state"] if node["controller"] else f"{node['state']} (no session)",
-        f"{node['health_score']:.2f}",
-        f"{node['active_tasks']}/{node['max_concurrency']}",
-        f"{node['active_pages']}/{node['page_slots']}",
-        node["queue_depth"],
-        f"{node['success_rate']:.0%}",
-        f"{node['avg_latency_seconds']:.1f} s",
-        heartbeat,
-        node["version"],
-    ]
+def _reported(words: Callable[[dict[str, Any]], str]) -> Callable[[dict[str, Any]], str]:
+    """A column of what a node reported; a lost node's last report is no longer so."""
+    return lambda node: "-" if node["state"] == "lost" else words(node)
+
+
+def _state(node: dict[str, Any]) -> str:
+    is_known = node["controller"] or node["state"] == "lost"
+    return str(node["state"]) if is_known else f"{node['state']} (no session)"
+
+
+def _heartbeat(node: dict[str, Any]) -> str:
+    age = SystemClock().now() - datetime.fromisoformat(node["heartbeat_at"]).astimezone(UTC)
+    return f"{max(0.0, age.total_seconds()):.0f} s ago"
+
+
+LISTED: Columns = {
+    "id": "id",
+    "state": _state,
+    "score": _reported(lambda node: f"{node['health_score']:.2f}"),
+    "runs": _reported(lambda node: f"{node['active_tasks']}/{node['max_concurrency']}"),
+    "pages": _reported(lambda node: f"{node['active_pages']}/{node['page_slots']}"),
+    "lane": "queue_depth",
+    "success": _reported(lambda node: f"{node['success_rate']:.0%}"),
+    "latency": _reported(lambda node: f"{node['avg_latency_seconds']:.1f} s"),
+    "heartbeat": _heartbeat,
+    "version": "version",
+}

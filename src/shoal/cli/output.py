@@ -13,7 +13,7 @@ import click
 
 from shoal.base.errors import Interrupted, NothingCrawled
 from shoal.base.text import escaped, plural, visible
-from shoal.cli.api_client import ApiTarget
+from shoal.cli.api_client import ApiTarget, with_api_target
 from shoal.cli.options import flag_of
 from shoal.crawl.engine.budget import BUDGETS
 from shoal.crawl.lifecycle.crawl_status import NO_PAGE, CrawlStatus
@@ -29,6 +29,11 @@ Columns = Mapping[str, str | Callable[[dict[str, Any]], object]]
 TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+def api_options(command: C) -> C:
+    """Add the flags of commands that call the API and can print what it returned."""
+    return with_api_target(json_option(command))
 
 
 def limit_option(default: int = 50, most: int = 1000) -> Callable[[C], C]:
@@ -150,11 +155,11 @@ SHORTEST_BREAK = 5.0  # seconds; less is normal at the start and end of a crawl
 BREAKS_BELOW = 0.9  # share of its duration: a crawl that worked for more than this had no pause worth showing
 
 
-def summary(status: CrawlStatus, elapsed: float | None = None, target: ApiTarget = HERE) -> dict[str, Any]:
-    """Return the summary. Until the crawl has ended, its duration is the time it ran, or `elapsed` if that is
+def summary(status: CrawlStatus, elapsed_seconds: float | None = None, target: ApiTarget = HERE) -> dict[str, Any]:
+    """Return the summary. Until the crawl has ended, its duration is the time it ran, or `elapsed_seconds` if that is
     longer. `target`: where the crawl is stored, for the commands in it."""
     crawl, counts = status.crawl, status.counts
-    seconds = max(elapsed or 0.0, counts.walked.total_seconds())
+    seconds = max(elapsed_seconds or 0.0, counts.walked.total_seconds())
     if crawl.finished_at is not None:
         seconds = 0.0 if crawl.started_at is None else (crawl.finished_at - crawl.started_at) / 1e6
     return {
@@ -190,7 +195,11 @@ def rows_of(status: CrawlStatus, totals: dict[str, Any], outputs: Sequence[str])
         ("Crawl", status.crawl.id),
         ("State", status.crawl.state.value + why),
         ("Pages", f"{totals['pages']:,}"),
-        *([("Responses", responses)] if (responses := in_classes(totals["responses"], totals["not_modified"])) else []),
+        *(
+            [("Responses", responses)]
+            if (responses := str(in_classes(totals["responses"], totals["not_modified"])))
+            else []
+        ),
         ("Errors", f"{totals['errors']:,}"),
         *([("Seeds", f"none returned a page: {status.why_no_seed}")] if status.failed_seeds else []),
         *([("Seeds", failed)] if (failed := status.which_seeds_failed) else []),
@@ -238,6 +247,24 @@ def _skipped(skipped: dict[str, int]) -> str:
 
 def print_line(totals: dict[str, Any], *, to_stdout: bool) -> None:
     print(json.dumps(totals), file=sys.stdout if to_stdout else sys.stderr, flush=True)
+
+
+def print_answer(value: Any, text: str, *, as_json: bool) -> None:
+    """Print what the API returned: as JSON, or as this sentence."""
+    if as_json:
+        print_json(value)
+    else:
+        print(text, flush=True)
+
+
+def print_object(
+    value: dict[str, Any], *, as_json: bool, rows: Callable[[dict[str, Any]], Sequence[tuple[str, str]]] = facts_of
+) -> None:
+    """Print an API object, as JSON or as the rows that people see of it: by default, all its fields."""
+    if as_json:
+        print_json(value)
+    else:
+        print_rows(rows(value), to_stdout=True)
 
 
 def print_rows(rows: Sequence[tuple[str, str]], *, to_stdout: bool) -> None:

@@ -15,12 +15,12 @@ from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
 from shoal.cli.options import read_file, read_rules_file, with_urls_named
 from shoal.cli.output import (
     Columns,
-    facts_of,
-    json_option,
+    api_options,
     limit_option,
+    print_answer,
     print_json,
     print_list,
-    print_rows,
+    print_object,
     print_table,
     to_the_second,
 )
@@ -73,8 +73,7 @@ def _fields(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("urls", nargs=-1, metavar="[URL]")
 @click.option("--site", is_flag=True, help="Crawl the whole site from these URLs, instead of one page.")
 @_fields
-@with_api_target
-@json_option
+@api_options
 def add(urls: tuple[str, ...], site: bool, target: ApiTarget, as_json: bool, **given: Any) -> None:
     """Create a policy for a page, or for a site with --site."""
     if not urls or (len(urls) > 1 and not site):
@@ -95,8 +94,7 @@ def add(urls: tuple[str, ...], site: bool, target: ApiTarget, as_json: bool, **g
 @policies.command("set", epilog="Example: shoal policies set pol_01hr2v8k3m4n5p6q --frequency 1h --set jitter=5m")
 @_id
 @_fields
-@with_api_target
-@json_option
+@api_options
 def change(policy_id: str, target: ApiTarget, as_json: bool, **given: Any) -> None:
     """Change fields of a policy; others stay unchanged. --label replaces all labels."""
     form = _form(given)
@@ -106,10 +104,7 @@ def change(policy_id: str, target: ApiTarget, as_json: bool, **given: Any) -> No
         policy = run_on(target, lambda api: api.patch(at(POLICY, policy_id), form))
     except InvalidInput as error:
         raise _named(error) from None
-    if as_json:
-        print_json(policy)
-    else:
-        print(f"Changed {policy['id']}.")
+    print_answer(policy, f"Changed {policy['id']}.", as_json=as_json)
 
 
 @policies.command("ls")
@@ -117,8 +112,7 @@ def change(policy_id: str, target: ApiTarget, as_json: bool, **given: Any) -> No
 @click.option("--enabled/--disabled", default=None, help="Show only enabled, or only disabled policies.")
 @limit_option()
 @click.option("--cursor", metavar="CURSOR", help="Continue a list at this cursor.")
-@with_api_target
-@json_option
+@api_options
 def list_policies(
     project: str | None, enabled: bool | None, limit: int, cursor: str | None, target: ApiTarget, as_json: bool
 ) -> None:
@@ -131,23 +125,17 @@ def list_policies(
 
 @policies.command()
 @_id
-@with_api_target
-@json_option
+@api_options
 def show(policy_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show a policy and its next run."""
-    policy = run_on(target, lambda api: api.get(at(POLICY, policy_id)))
-    if as_json:
-        print_json(policy)
-        return
-    print_rows(facts_of(policy), to_stdout=True)
+    print_object(run_on(target, lambda api: api.get(at(POLICY, policy_id))), as_json=as_json)
 
 
 @policies.command(epilog="Example: shoal policies results pol_01hr2v8k3m4n5p6q --limit 1")
 @_id
 @limit_option(20)
 @click.option("--cursor", metavar="CURSOR", help="Continue a list at this cursor.")
-@with_api_target
-@json_option
+@api_options
 def results(policy_id: str, limit: int, cursor: str | None, target: ApiTarget, as_json: bool) -> None:
     """List the results of a policy, newest first."""
     path = at(f"{POLICY}/results", policy_id)
@@ -167,8 +155,7 @@ def results(policy_id: str, limit: int, cursor: str | None, target: ApiTarget, a
 @_id
 @click.argument("before", required=False, metavar="[JOB]")
 @click.argument("after", required=False, metavar="[JOB]")
-@with_api_target
-@json_option
+@api_options
 def diff(policy_id: str, before: str | None, after: str | None, target: ApiTarget, as_json: bool) -> None:
     """Show what changed between two results of a policy. Give the ids of their jobs; the default is the last two
     successes."""
@@ -205,21 +192,20 @@ def _data(value: Any) -> str:
 
 @policies.command()
 @_id
-@with_api_target
-@json_option
+@api_options
 def run(policy_id: str, target: ApiTarget, as_json: bool) -> None:
     """Run a policy now. Its schedule does not change."""
     made = run_on(target, lambda api: api.post(at(f"{POLICY}/run", policy_id)))
-    if as_json:
-        print_json(made)
-    else:
-        print(f"{made['job_id'] or made['crawl_id']} {'is running already.' if made['duplicate'] else 'is queued.'}")
+    print_answer(
+        made,
+        f"{made['job_id'] or made['crawl_id']} {'is running already.' if made['duplicate'] else 'is queued.'}",
+        as_json=as_json,
+    )
 
 
 @policies.command()
 @_id
-@with_api_target
-@json_option
+@api_options
 def enable(policy_id: str, target: ApiTarget, as_json: bool) -> None:
     """Enable a policy."""
     _turn(target, policy_id, "enable", as_json)
@@ -227,8 +213,7 @@ def enable(policy_id: str, target: ApiTarget, as_json: bool) -> None:
 
 @policies.command()
 @_id
-@with_api_target
-@json_option
+@api_options
 def disable(policy_id: str, target: ApiTarget, as_json: bool) -> None:
     """Disable a policy."""
     _turn(target, policy_id, "disable", as_json)
@@ -236,22 +221,17 @@ def disable(policy_id: str, target: ApiTarget, as_json: bool) -> None:
 
 @policies.command()
 @_id
-@with_api_target
-@json_option
+@api_options
 def rm(policy_id: str, target: ApiTarget, as_json: bool) -> None:
     """Remove a policy. A running job finishes."""
     run_on(target, lambda api: api.delete(at(POLICY, policy_id)))
-    if as_json:
-        print_json({"policy_id": policy_id, "removed": True})
-    else:
-        print(f"Removed {policy_id}.")
+    print_answer({"policy_id": policy_id, "removed": True}, f"Removed {policy_id}.", as_json=as_json)
 
 
 @policies.command("import", epilog="Example: shoal policies import urls.csv --skip-bad")
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
 @click.option("--skip-bad", is_flag=True, help="Skip invalid lines; by default one invalid line rejects the file.")
-@with_api_target
-@json_option
+@api_options
 def take_in(file: Path, skip_bad: bool, target: ApiTarget, as_json: bool) -> None:
     """Create policies from a .csv or .jsonl file, all or none. Invalid lines are listed."""
     from shoal.plan.importer import MAX_BAD
@@ -297,10 +277,7 @@ def export(file: Path, project: str | None, target: ApiTarget) -> None:
 
 def _turn(target: ApiTarget, policy_id: str, verb: str, as_json: bool) -> None:
     policy = run_on(target, lambda api: api.post(at(f"{POLICY}/{verb}", policy_id)))
-    if as_json:
-        print_json(policy)
-    else:
-        print(f"{policy['id']} is {verb}d.")
+    print_answer(policy, f"{policy['id']} is {verb}d.", as_json=as_json)
 
 
 def _form(given: dict[str, Any]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class ProgressSnapshot:
     hosts: int
     waiting: int
     rate: float
-    elapsed: float
+    elapsed_seconds: float
     seconds_left: float | None
     again: int = 0  # waiting URLs that failed before
     held: str | None = None  # hosts on hold, if everything waits for them
@@ -62,7 +62,7 @@ class ProgressSnapshot:
             f"{self.waiting:,} waiting",
             plural(self.errors, "error"),
             *(f"{kind} {count:,}" for kind, count in self.refusals),
-            in_time(round(self.elapsed)),
+            in_time(round(self.elapsed_seconds)),
             *([f"about {left} left"] if left else []),
             *([f"{self.again:,} to retry"] if self.again else []),
             f"depth {self.depth}",
@@ -73,7 +73,7 @@ class ProgressSnapshot:
 class Screen(Protocol):
     """The display of the progress."""
 
-    period: float
+    period_seconds: float
 
     def show(self, snapshot: ProgressSnapshot) -> None: ...
 
@@ -113,7 +113,7 @@ class Progress:
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def elapsed(self) -> float:
+    def elapsed_seconds(self) -> float:
         return self._clock.monotonic() - self._began
 
     async def __aenter__(self) -> Self:
@@ -132,7 +132,7 @@ class Progress:
     async def _watch(self) -> None:
         await self._look()
         while True:
-            await self._clock.sleep(self._screen.period)
+            await self._clock.sleep(self._screen.period_seconds)
             if self._clock.monotonic() - self._samples[-1][0] > LOOK_SECONDS - DRAW_SECONDS / 2:
                 await self._look()
             self._name_failed_seeds()
@@ -167,7 +167,7 @@ class Progress:
             hosts=len(tally.hosts),
             waiting=self._counts.queued,
             rate=rate,
-            elapsed=self.elapsed,
+            elapsed_seconds=self.elapsed_seconds,
             seconds_left=self._seconds_left(rate),
             again=min(tally.again, self._counts.queued),
             held=self._held,
@@ -206,7 +206,7 @@ def held_words(hosts: list[HeldHost]) -> str | None:
 class PlainLines:
     """Prints a line per second when something changed."""
 
-    period = LOOK_SECONDS
+    period_seconds = LOOK_SECONDS
 
     def __init__(self) -> None:
         self._shown: tuple[object, ...] = (0, 0, 0, None, ())
@@ -226,7 +226,7 @@ class PlainLines:
 class LiveLine:
     """A line at the bottom of a terminal that is updated in place and removed at the end."""
 
-    period = DRAW_SECONDS
+    period_seconds = DRAW_SECONDS
 
     def __init__(self) -> None:
         from rich.console import Console

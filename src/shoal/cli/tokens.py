@@ -6,8 +6,16 @@ import click
 
 from shoal.access.token import ROLES, TokenScope
 from shoal.base.text import visible
-from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
-from shoal.cli.output import Columns, facts_of, json_option, limit_option, print_json, print_list, print_rows
+from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on
+from shoal.cli.output import (
+    Columns,
+    api_options,
+    limit_option,
+    print_answer,
+    print_json,
+    print_list,
+    print_object,
+)
 from shoal.cli.root import CommandGroup
 from shoal.observe.logs import note
 
@@ -39,8 +47,7 @@ def tokens() -> None:
 )
 @click.option("--node-id", metavar="ID", help="Node that may use the token; required for the role node.")
 @click.option("--expires-in", metavar="D", help="Expire the token after this long, such as 90d.  [default: never]")
-@with_api_target
-@json_option
+@api_options
 def create(
     name: str,
     role: str | None,
@@ -79,8 +86,7 @@ def create(
 
 @tokens.command("ls")
 @limit_option()
-@with_api_target
-@json_option
+@api_options
 def list_tokens(limit: int, target: ApiTarget, as_json: bool) -> None:
     """List tokens, newest first, including revoked and expired ones."""
     items, more = run_on(target, lambda api: api.list(TOKENS, limit))
@@ -89,36 +95,26 @@ def list_tokens(limit: int, target: ApiTarget, as_json: bool) -> None:
 
 @tokens.command()
 @click.argument("token_id", metavar="ID")
-@with_api_target
-@json_option
+@api_options
 def show(token_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show a token's name, scopes and use; never the token itself."""
-    token = run_on(target, lambda api: api.get(at(f"{TOKENS}/{{}}", token_id)))
-    if as_json:
-        print_json(token)
-        return
-    print_rows(facts_of(token), to_stdout=True)
+    print_object(run_on(target, lambda api: api.get(at(f"{TOKENS}/{{}}", token_id))), as_json=as_json)
 
 
 @tokens.command()
 @click.argument("token_id", metavar="ID")
 @click.option("--yes", is_flag=True, help="Revoke it even if it is the last valid admin token.")
-@with_api_target
-@json_option
+@api_options
 def revoke(token_id: str, yes: bool, target: ApiTarget, as_json: bool) -> None:
     """Revoke a token. Every controller rejects it within a few seconds."""
     token = run_on(target, lambda api: api.post(at(f"{TOKENS}/{{}}/revoke", token_id), {"force": yes}))
-    if as_json:
-        print_json(token)
-    else:
-        print(f"{token['id']} ({visible(token['name'])}) is revoked.")
+    print_answer(token, f"{token['id']} ({visible(token['name'])}) is revoked.", as_json=as_json)
 
 
 @tokens.command()
 @click.option("--subject", metavar="ID", help="Show only actions on this token, crawl or job.")
 @limit_option()
-@with_api_target
-@json_option
+@api_options
 def log(subject: str | None, limit: int, target: ApiTarget, as_json: bool) -> None:
     """Show the audit log of administrative actions, newest first."""
 

@@ -6,14 +6,15 @@ import click
 
 from shoal.base.errors import UsageError
 from shoal.base.text import plural
-from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
+from shoal.cli.api_client import ApiTarget, at, run_on
 from shoal.cli.output import (
+    api_options,
     facts_of,
-    json_option,
     limit_option,
+    print_answer,
     print_json,
     print_list,
-    print_rows,
+    print_object,
     print_table,
     state_option,
 )
@@ -43,8 +44,7 @@ def webhooks() -> None:
     help="Send only events of this type. Repeatable.  [default: all]",
 )
 @click.option("--secret", metavar="SECRET", help="Secret that signs the deliveries.  [default: generated]")
-@with_api_target
-@json_option
+@api_options
 def add(url: str, events: tuple[str, ...], secret: str | None, target: ApiTarget, as_json: bool) -> None:
     """Send events to URL. The signing secret is printed once."""
     body = {"url": url, "events": list(events)} | ({"secret": secret} if secret else {})
@@ -52,8 +52,7 @@ def add(url: str, events: tuple[str, ...], secret: str | None, target: ApiTarget
 
 
 @webhooks.command("ls")
-@with_api_target
-@json_option
+@api_options
 def list_webhooks(target: ApiTarget, as_json: bool) -> None:
     """List webhooks."""
     items = run_on(target, lambda api: api.get(WEBHOOKS))["items"]
@@ -66,21 +65,16 @@ def list_webhooks(target: ApiTarget, as_json: bool) -> None:
 
 @webhooks.command()
 @_id
-@with_api_target
-@json_option
+@api_options
 def show(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show a webhook and the state of its queue."""
     webhook = run_on(target, lambda api: api.get(at(WEBHOOK, webhook_id)))
-    if as_json:
-        print_json(webhook)
-    else:
-        print_rows(facts_of(webhook | {"events": webhook["events"] or "all"}), to_stdout=True)
+    print_object(webhook, as_json=as_json, rows=lambda one: facts_of(one | {"events": one["events"] or "all"}))
 
 
 @webhooks.command()
 @_id
-@with_api_target
-@json_option
+@api_options
 def enable(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
     """Enable a webhook. Events that it missed are delivered now."""
     _change(target, webhook_id, {"enabled": True}, as_json)
@@ -88,8 +82,7 @@ def enable(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
 
 @webhooks.command()
 @_id
-@with_api_target
-@json_option
+@api_options
 def disable(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
     """Disable a webhook. Undelivered events are kept."""
     _change(target, webhook_id, {"enabled": False}, as_json)
@@ -97,8 +90,7 @@ def disable(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
 
 @webhooks.command()
 @_id
-@with_api_target
-@json_option
+@api_options
 def rotate(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
     """Replace the signing secret. For a day, deliveries are signed with both the old and the new one."""
     _print_secret(run_on(target, lambda api: api.post(at(f"{WEBHOOK}/rotate", webhook_id))), as_json)
@@ -106,15 +98,11 @@ def rotate(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
 
 @webhooks.command()
 @_id
-@with_api_target
-@json_option
+@api_options
 def test(webhook_id: str, target: ApiTarget, as_json: bool) -> int:
     """Send a signed test event to a webhook. The exit code is 1 if the webhook does not accept it."""
     outcome = run_on(target, lambda api: api.post(at(f"{WEBHOOK}/test", webhook_id)))
-    if as_json:
-        print_json(outcome)
-    else:
-        print(_outcome(outcome))
+    print_answer(outcome, _outcome(outcome), as_json=as_json)
     return 0 if outcome["delivered"] else NOT_ACCEPTED
 
 
@@ -122,8 +110,7 @@ def test(webhook_id: str, target: ApiTarget, as_json: bool) -> int:
 @_id
 @state_option(DeliveryState, "Show only deliveries in this state.")
 @limit_option()
-@with_api_target
-@json_option
+@api_options
 def deliveries(webhook_id: str, state: str | None, limit: int, target: ApiTarget, as_json: bool) -> None:
     """List deliveries, newest first."""
     path = at(f"{WEBHOOK}/deliveries", webhook_id)
@@ -137,39 +124,28 @@ def deliveries(webhook_id: str, state: str | None, limit: int, target: ApiTarget
 @click.option("--event", "event_id", metavar="ID", help="Replay this event.")
 @click.option("--since", metavar="TIME", help="Replay events from this time on.")
 @click.option("--until", metavar="TIME", help="Replay events before this time.")
-@with_api_target
-@json_option
+@api_options
 def replay(webhook_id: str, target: ApiTarget, as_json: bool, **which: str | None) -> None:
     """Deliver events again, with the same ids."""
     body = {name: value for name, value in which.items() if value}
     if not body or ("since" in body) != ("until" in body):
         raise UsageError("No events are selected", "give --event, or both --since and --until")
     response = run_on(target, lambda api: api.post(at(f"{WEBHOOK}/replay", webhook_id), body))
-    if as_json:
-        print_json(response)
-    else:
-        print(f"{plural(response['replayed'], 'event')} will be sent again.")
+    print_answer(response, f"{plural(response['replayed'], 'event')} will be sent again.", as_json=as_json)
 
 
 @webhooks.command()
 @_id
-@with_api_target
-@json_option
+@api_options
 def rm(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
     """Remove a webhook and its queue."""
     run_on(target, lambda api: api.delete(at(WEBHOOK, webhook_id)))
-    if as_json:
-        print_json({"webhook_id": webhook_id, "removed": True})
-    else:
-        print(f"Removed {webhook_id}.")
+    print_answer({"webhook_id": webhook_id, "removed": True}, f"Removed {webhook_id}.", as_json=as_json)
 
 
 def _change(target: ApiTarget, webhook_id: str, change: dict[str, Any], as_json: bool) -> None:
     webhook = run_on(target, lambda api: api.patch(at(WEBHOOK, webhook_id), change))
-    if as_json:
-        print_json(webhook)
-    else:
-        print(f"{webhook['id']} is {_state(webhook)}.")
+    print_answer(webhook, f"{webhook['id']} is {_state(webhook)}.", as_json=as_json)
 
 
 def _print_secret(webhook: dict[str, Any], as_json: bool) -> None:

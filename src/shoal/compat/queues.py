@@ -292,10 +292,10 @@ class _LoopThread:
         self._thread = threading.Thread(target=self._loop.run_forever, name="shoal-compat", daemon=True)
         self._thread.start()
 
-    def call(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+    def call(self, work: Coroutine[Any, Any, T], timeout_seconds: float | None = None) -> T:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
-            return future.result(timeout)
+            return future.result(timeout_seconds)
         except BaseException:  # such as Ctrl-C: cancel the work, because nobody waits for it any more
             future.cancel()
             raise

@@ -33,8 +33,8 @@ from shoal.work.leases import LeaseRenewer, holder_name, is_gone
 MOST_SEEDS = 10_000  # limit of a crawl's options; more are added separately
 DEEPEST = 32_767
 AT_ONCE = HostRate(0.0)
-SHORTEST_WAIT = 0.01  # seconds; another transaction has just locked the host
-LONGEST_WAIT = 0.25
+SHORTEST_WAIT_SECONDS = 0.01  # seconds; another transaction has just locked the host
+LONGEST_WAIT_SECONDS = 0.25
 TURN_SECONDS = 0.001  # a call from a caller's thread takes about a tenth of that
 BUSY_TRIES = 200  # after that, the waiting URLs are left to other processes
 ALREADY = frozenset({CrawlState.QUEUED, CrawlState.RUNNING})
@@ -186,7 +186,7 @@ class Scan:
             tries += wait == 0
             if wait is None or tries > BUSY_TRIES:
                 return None
-            await self._app.clock.sleep(min(max(wait, SHORTEST_WAIT), LONGEST_WAIT))
+            await self._app.clock.sleep(min(max(wait, SHORTEST_WAIT_SECONDS), LONGEST_WAIT_SECONDS))
         self._held[task.url] = task
         return task.url
 
@@ -201,7 +201,7 @@ class Scan:
             wait = await self._wait()
             if wait is None:
                 return False
-            await self._app.clock.sleep(min(max(wait, SHORTEST_WAIT), LONGEST_WAIT))
+            await self._app.clock.sleep(min(max(wait, SHORTEST_WAIT_SECONDS), LONGEST_WAIT_SECONDS))
         return True
 
     async def statistics(self) -> Statistics:
@@ -402,7 +402,7 @@ class Scan:
             return next_in
         ours = len(self._held) + len(self._undelivered)
         # A process elsewhere may be dead, which shows only when its lease expires: do not report "empty" yet.
-        return LONGEST_WAIT if taken > ours and any(map(self._is_unknown, other_seeds)) else None
+        return LONGEST_WAIT_SECONDS if taken > ours and any(map(self._is_unknown, other_seeds)) else None
 
     async def _return_lost_urls(self) -> list[Job]:
         """Put the jobs of dead processes back into the queue; return the other leased jobs, whose processes may be

@@ -8,13 +8,14 @@ from enum import StrEnum
 from typing import Any, Final
 
 from shoal.base.clock import Clock
-from shoal.base.text import Sentence, message, plural
+from shoal.base.text import Sentence, joined, message, plural
 from shoal.crawl.crawl import Counts, Crawl
+from shoal.crawl.frontier.fates import SKIPS
 from shoal.crawl.frontier.values import Turn, WalkerBatch
 from shoal.crawl.lifecycle.failed_urls import MAX_LISTED, FailedSeed
 from shoal.crawl.states import DRAINED, DRAINED_PARTLY, LABELS, RELEASABLE, CrawlMove, CrawlState, reason_text
 from shoal.hosts.throttle import HostUpdate
-from shoal.pages import page as response_counts
+from shoal.pages.page import ResponseClass, in_words
 from shoal.queue.states import GrantEnd, JobState, Move
 
 
@@ -37,7 +38,12 @@ class JournalEntry:
 ALL_CRAWLED = "all URLs were crawled"  # what a drained crawl said of itself, quarantine or not
 MOST_DEPTHS = 50  # depths reported at once, one entry each
 WORDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "crawl_forced": (message("Stopping by force: workers that have not stopped after {grace_seconds} s are killed"),),
     "depth_finished": (message("Depth {depth} finished"),),
+    "frontier_rebuilt": (
+        message("Redis had lost the frontier; it was rebuilt, and {count} page will be fetched again for their links"),
+        message("Redis had lost the frontier; it was rebuilt, and {count} pages will be fetched again for their links"),
+    ),
     "host_held": (message("{host} answered {status}: no requests for {seconds} s"),),
     "limit_reached": (message("{reason}; other workers finish what they are fetching"),),
     "more_seeds_failed": (message("More seeds failed; they are counted when the crawl has ended"),),
@@ -57,23 +63,54 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "walker_retried": (message("Failed, retrying in {retry_in_seconds} s: {error}"),),
     "worker_lost": (message("Worker lost, waiting for another: {error}"),),
 }
-"""The texts of events whose facts fill them; the second one if `{count}`, the number of URLs, takes the plural."""
+"""The texts of events whose facts fill them; the second one if `{count}`, the number of URLs or pages, takes the
+plural."""
+OPTIONS: Final[Mapping[str, str]] = {
+    "concurrency": message("concurrency"),
+    "delay_seconds": message("delay seconds"),
+    "depth": message("depth"),
+    "exclude": message("exclude"),
+    "include": message("include"),
+    "max_bytes": message("max bytes"),
+    "max_pages": message("max pages"),
+    "max_pages_per_host": message("max pages per host"),
+    "max_seconds": message("max seconds"),
+    "priority": message("priority"),
+    "speed": message("speed"),
+}
+"""The options that `crawl_changed` names."""
 
 
-def sentence_of(event: str, facts: Mapping[str, Any]) -> Sentence:
-    """Word an event of `WORDS` from its facts."""
+def sentence_of(entry: JournalEntry) -> Sentence:
+    """Return the message of an entry as a sentence. It is worded from the facts; where these do not tell entries apart,
+    the message is one of a few known texts."""
+    facts = entry.facts
+    if entry.event in WORDS:
+        return _worded(entry.event, facts)
+    if entry.event == "seed_failed":  # the error is only in the message, which is English
+        return _failed_seed(facts["url"], facts["cause"])
+    if entry.event == "crawl_changed":
+        return _changed(facts["changes"])
+    state = CrawlState(entry.event.removeprefix("crawl_"))
+    ended = _ended(state, facts) if "pages" in facts else Sentence(entry.message.partition(" (")[0])
+    return _with_reason(ended, facts.get("reason"))
+
+
+def _worded(event: str, facts: Mapping[str, Any]) -> Sentence:
     one, *other = WORDS[event]
     reason = Sentence(reason_text(facts.get("reason")))
     values = {**facts, "reason": reason, "error": facts.get("error") or reason}
     values |= {name: f"{facts[name]:{form}}" for name, form in _DURATIONS.items() if name in facts}
-    return Sentence(one, values | {"count": facts["urls"]}, other[0]) if other else Sentence(one, values)
+    if not other:
+        return Sentence(one, values)
+    return Sentence(one, values | {"count": facts["urls" if "urls" in facts else "pages"]}, other[0])
 
 
-_DURATIONS = {"seconds": ".1f", "retry_in_seconds": "g"}
+_DURATIONS = {"seconds": ".1f", "retry_in_seconds": "g", "grace_seconds": "g"}
 
 
 def _entry(event: str, level: JournalLevel = JournalLevel.INFO, **facts: Any) -> JournalEntry:
-    return JournalEntry(event, str(sentence_of(event, facts)), level, facts)
+    return JournalEntry(event, str(_worded(event, facts)), level, facts)
 
 
 def submitted(crawl: Crawl, *, local: bool) -> JournalEntry:
@@ -86,19 +123,29 @@ def submitted(crawl: Crawl, *, local: bool) -> JournalEntry:
 def moved(crawl: Crawl, move: CrawlMove, counts: Counts | None) -> JournalEntry:
     """Report a change of the crawl's state; its end is reported with counts."""
     facts: dict[str, Any] = {} if move.reason is None else {"reason": move.reason}
-    words = _moved(crawl, move)
+    said = Sentence(_moved(crawl, move))
     if counts is not None:
         facts |= {"pages": counts.pages, "errors": counts.errors, "responses": counts.responses}
-        facts |= {"bytes": counts.bytes, "queued": counts.queued}
+        facts |= {"not_modified": counts.not_modified, "bytes": counts.bytes, "queued": counts.queued}
         facts |= {"skipped": counts.skipped}
-        words += f": {counts_text(counts)}, {sum(counts.skipped.values()):,} skipped"
-    if move.reason is not None:
-        words += f" ({reason_text(move.reason)})"
-    usual = JournalLevel.INFO
+        said = _ended(move.to, facts)
+    words, usual = str(_with_reason(said, move.reason)), JournalLevel.INFO
     if counts is not None and counts.held:
         words += f". {left_in_quarantine(crawl.id, move.to, counts.held)}"
         usual = JournalLevel.WARNING
     return JournalEntry(f"crawl_{move.to}", words, _LEVELS.get(move.to, usual), facts)
+
+
+def _ended(state: CrawlState, facts: Mapping[str, Any]) -> Sentence:
+    counts = _counts(facts["pages"], facts["errors"], facts.get("responses"), facts.get("not_modified", 0))
+    if "skipped" in facts:  # entries have it since quarantined URLs are counted apart
+        skipped = Sentence(message("{count} skipped"), {"count": sum(facts["skipped"].values())})
+        counts = joined([counts, skipped], ", ")
+    return Sentence(message("{state}: {counts}"), {"state": Sentence(LABELS[state]), "counts": counts})
+
+
+def _with_reason(said: Sentence, reason: str | None) -> Sentence:
+    return joined([said, Sentence("({reason})", {"reason": Sentence(reason_text(reason))})]) if reason else said
 
 
 def claims_all_urls(entry: JournalEntry) -> bool:
@@ -138,9 +185,15 @@ def left_in_quarantine(crawl_id: str, state: CrawlState, urls: int, command: Cal
 
 def counts_text(counts: Counts) -> str:
     """Describe pages and errors, with the response classes unless all were 2xx."""
-    answers = response_counts.in_words(counts.responses, counts.not_modified)
-    shown = f" ({answers})" if counts.responses["2xx"] != sum(counts.responses.values()) else ""
-    return f"{plural(counts.pages, 'page')}{shown}, {plural(counts.errors, 'error')}"
+    return str(_counts(counts.pages, counts.errors, counts.responses, counts.not_modified))
+
+
+def _counts(pages: int, errors: int, responses: Mapping[ResponseClass, int] | None, not_modified: int) -> Sentence:
+    shown = Sentence(message("{count} page"), {"count": pages}, message("{count} pages"))
+    if responses is not None and responses["2xx"] != sum(responses.values()):
+        classes = in_words(responses, not_modified)
+        shown = joined([shown, Sentence("({classes})", {"classes": classes})])
+    return joined([shown, Sentence(message("{count} error"), {"count": errors}, message("{count} errors"))], ", ")
 
 
 _LEVELS = {CrawlState.FAILED: JournalLevel.ERROR}
@@ -158,22 +211,25 @@ def _moved(crawl: Crawl, move: CrawlMove) -> str:
 
 
 def forced(grace: timedelta) -> JournalEntry:
-    seconds = grace.total_seconds()
-    words = f"Stopping by force: workers that have not stopped after {seconds:g} s are killed"
-    return JournalEntry("crawl_forced", words, JournalLevel.WARNING, {"grace_seconds": seconds})
+    return _entry("crawl_forced", JournalLevel.WARNING, grace_seconds=grace.total_seconds())
 
 
 def changed(changes: dict[str, Any]) -> JournalEntry:
-    named = "; ".join(f"{name.replace('_', ' ')} {_option(value)}" for name, value in changes.items())
-    return JournalEntry("crawl_changed", f"Changed: {named}", facts={"changes": changes})
+    return JournalEntry("crawl_changed", str(_changed(changes)), facts={"changes": changes})
 
 
-def _option(value: Any) -> str:
+def _changed(changes: Mapping[str, Any]) -> Sentence:
+    named = [
+        Sentence("{name} {value}", {"name": Sentence(OPTIONS[name]), "value": _option(value)})
+        for name, value in changes.items()
+    ]
+    return Sentence(message("Changed: {changes}"), {"changes": joined(named, "; ")})
+
+
+def _option(value: Any) -> Any:
     if value in (None, []):
-        return "none"
-    if isinstance(value, list):
-        return ", ".join(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)
+        return Sentence(message("none"))
+    return ", ".join(value) if isinstance(value, list) else f"{value:g}" if isinstance(value, float) else value
 
 
 def reopened(count: int) -> JournalEntry:
@@ -182,9 +238,7 @@ def reopened(count: int) -> JournalEntry:
 
 def frontier_rebuilt(pages: int) -> JournalEntry:
     """Report that the store of the frontier had lost it."""
-    again = f"{plural(pages, 'page')} will be fetched again for their links"
-    words = f"Redis had lost the frontier; it was rebuilt, and {again}"
-    return JournalEntry("frontier_rebuilt", words, JournalLevel.WARNING, {"pages": pages})
+    return _entry("frontier_rebuilt", JournalLevel.WARNING, pages=pages)
 
 
 def limit_reached(move: Move) -> JournalEntry:
@@ -228,6 +282,13 @@ def depths_finished(before: int, upto: int) -> list[JournalEntry]:
 def seed_failed(seed: FailedSeed) -> JournalEntry:
     facts = {"url": seed.url, "cause": str(seed.status or seed.error_code)}
     return JournalEntry("seed_failed", f"Seed {seed.words()}", JournalLevel.WARNING, facts)
+
+
+def _failed_seed(url: str, cause: str) -> Sentence:
+    if cause.isdecimal():
+        return Sentence(message("Seed {url} answered {cause}"), {"url": url, "cause": cause})
+    why = SKIPS.get(cause) or reason_text(cause)
+    return Sentence(message("Seed {url} failed ({cause})"), {"url": url, "cause": Sentence(why)})
 
 
 def more_seeds_failed() -> JournalEntry:

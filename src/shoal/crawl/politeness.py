@@ -33,19 +33,19 @@ class HostHolds:
 
 @dataclass(frozen=True, slots=True)
 class HostReceipt:
-    """The receipt of one host. Delays are seconds between two requests; `asked_delay` is what its robots.txt says."""
+    """The receipt of one host. Delays are between two requests; `asked_delay_seconds` is that of its robots.txt."""
 
     host: CrawlHost
     requests_per_second: float | None
-    own_delay: float
-    asked_delay: float | None
-    honoured_delay: float
+    own_delay_seconds: float
+    asked_delay_seconds: float | None
+    honoured_delay_seconds: float
     delay_was_clamped: bool
     holds: HostHolds
 
     @property
     def effective_delay(self) -> float:
-        return max(self.own_delay, self.honoured_delay)
+        return max(self.own_delay_seconds, self.honoured_delay_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class PolitenessReceipt:
     obeys_robots: bool
     user_agent: str
     connections: int  # per host
-    own_delay: float
+    own_delay_seconds: float
     hosts: list[HostReceipt]
     is_cut: bool  # there are more hosts
 
@@ -86,7 +86,7 @@ class Politeness:
             obeys_robots=obeys,
             user_agent=agent,
             connections=size.per_host,
-            own_delay=own,
+            own_delay_seconds=own,
             hosts=[
                 self._host(host, agent if obeys else None, worked, own, holds.get(host.origin, HostHolds()))
                 for host in hosts[:most]
@@ -101,9 +101,9 @@ class Politeness:
         return HostReceipt(
             host=host,
             requests_per_second=host.pages / worked if worked else None,
-            own_delay=own,
-            asked_delay=None if rules is None else rules.asked_delay_seconds,
-            honoured_delay=0.0 if rules is None else rules.delay.total_seconds(),
+            own_delay_seconds=own,
+            asked_delay_seconds=None if rules is None else rules.asked_delay_seconds,
+            honoured_delay_seconds=0.0 if rules is None else rules.delay.total_seconds(),
             delay_was_clamped=rules is not None and rules.delay_was_cut,
             holds=holds,
         )

@@ -19,7 +19,7 @@ from shoal.egress import AddressRule, Egress, Failure, HeaderPairs, Limits, Requ
 from shoal.pages.bodies import BodyLocation, BodyStoreFailed
 
 TRIES = 6
-FIRST_PAUSE = 0.5  # seconds, doubled each time; after half a minute in all the writer gets the error
+FIRST_PAUSE_SECONDS = 0.5  # doubled each time; after half a minute in all the writer gets the error
 LIMITS = Limits(total_timeout=timedelta(minutes=5), max_body_bytes=1 << 31)
 WARC: HeaderPairs = (("Content-Type", "application/warc"),)
 _KEY = re.compile(r"<Key>([^<]+)</Key>")
@@ -104,7 +104,7 @@ class S3Bodies:
     ) -> Response:
         url = f"{self._base}/{self._bucket}/{quote(key)}{query}"
         request = Request(url, method, headers, body, LIMITS, self._signer)
-        pause = FIRST_PAUSE
+        pause_seconds = FIRST_PAUSE_SECONDS
         for left in reversed(range(TRIES)):
             outcome = await self._way_out().fetch(request)
             if isinstance(outcome, Response) and outcome.status < 500 and outcome.status != 429:
@@ -114,9 +114,9 @@ class S3Bodies:
             why = outcome.message.rstrip(".") if isinstance(outcome, Failure) else f"it returned {outcome.status}"
             if not left or (isinstance(outcome, Failure) and not outcome.retryable):
                 raise self._unavailable(why)
-            self._signals.emit(BodyStoreFailed(store=self._base, error=why, retry_in_seconds=pause))
-            await self._clock.sleep(pause)
-            pause *= 2
+            self._signals.emit(BodyStoreFailed(store=self._base, error=why, retry_in_seconds=pause_seconds))
+            await self._clock.sleep(pause_seconds)
+            pause_seconds *= 2
         raise AssertionError("unreachable")
 
     def _admitted(self, answer: Response) -> Response:

@@ -38,10 +38,10 @@ IDLE_SECONDS = 60  # after which a connection without a stream is closed
 FIRST_MESSAGE_SECONDS = 10.0  # for a node to register after it has opened a stream
 # The server cannot tell a half-close from a broken stream at once: only the latter is followed by a cancellation.
 HALF_CLOSE_SECONDS = 0.1
-ADMIT_EVERY = 300.0  # seconds after which a node is admitted again: it may have needed no token before
+ADMIT_EVERY_SECONDS = 300.0  # seconds after which a node is admitted again: it may have needed no token before
 STOP_SECONDS = 2.0  # for streams to end when the server stops
 MOST_UNREAD = 1000  # commands that a node has not read yet
-LOG_EVERY = 60.0  # seconds between two logged failures of the same kind from the same peer
+LOG_EVERY_SECONDS = 60.0  # seconds between two logged failures of the same kind from the same peer
 MOST_REMEMBERED = 10_000
 SERVICE = DESCRIPTOR.services_by_name["CrawlerControl"].full_name
 
@@ -261,7 +261,7 @@ class ControlService(CrawlerControlServicer):
                     problem = f'is "{update.node_id}" on the stream of "{session.node_id}"'
                     raise InvalidInput("node_id", problem, "open a stream for each node")
                 self._sessions.received(session, update.status, update.acks)
-                if self._clock.monotonic() - admitted_at > ADMIT_EVERY:
+                if self._clock.monotonic() - admitted_at > ADMIT_EVERY_SECONDS:
                     await self._admit(session.node_id, context)
                     admitted_at = self._clock.monotonic()
             end = self._nodes.deregister
@@ -298,7 +298,7 @@ class ControlService(CrawlerControlServicer):
 
     def _failed(self, node_id: str, address: str, kind: str, error: str) -> None:
         now, key = self._clock.monotonic(), (node_id or address, kind)
-        repeated = now - self._logged_at.get(key, -LOG_EVERY) < LOG_EVERY
+        repeated = now - self._logged_at.get(key, -LOG_EVERY_SECONDS) < LOG_EVERY_SECONDS
         if not repeated:
             self._logged_at[key] = now
             self._logged_at.move_to_end(key)

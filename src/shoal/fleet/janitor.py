@@ -11,7 +11,7 @@ from shoal.fleet.node import MISSED, Node
 from shoal.fleet.nodes import BATCH, Nodes
 
 FEW = 3  # this many nodes may be lost at once without suspecting another cause
-FORGET_EVERY = 60.0  # seconds
+FORGET_EVERY_SECONDS = 60.0  # seconds
 
 
 class FleetJanitor:
@@ -76,7 +76,7 @@ class FleetJanitor:
         return sum([await self._nodes.lose(node) for node in overdue])
 
     async def _forget(self) -> None:
-        if self._now() < self._forgotten_at + FORGET_EVERY:
+        if self._now() < self._forgotten_at + FORGET_EVERY_SECONDS:
             return
         self._forgotten_at = self._now()
         await self._nodes.forget(self._keep_lost)

@@ -22,7 +22,7 @@ from shoal.fleet.states import NodeState
 
 HEARTBEATS_PER_SECOND = 200  # from all nodes together; if there are more nodes, each reports less often
 RENAME_FROM = 1.25  # nodes are asked for another interval when it has changed by this factor
-LOG_EVERY = 60.0  # seconds between two logged heartbeats of a node
+LOG_EVERY_SECONDS = 60.0  # seconds between two logged heartbeats of a node
 CLOCK_TOLERANCE = 60  # seconds by which a node's clock may be ahead before it is reported
 SAVE_EVERY = timedelta(seconds=1)
 
@@ -66,7 +66,7 @@ class Session:
     stream: NodeStream
     heartbeat_every: timedelta
     token_id: TokenId | None = None  # with which it registered
-    logged_at: float = -LOG_EVERY
+    logged_at: float = -LOG_EVERY_SECONDS
     clock_checked: bool = False
     desired: NodeState = NodeState.CONNECTED  # for clients that do not report their state
     acks: list[CommandAck] = field(default_factory=list)  # not stored yet
@@ -130,7 +130,7 @@ class Sessions:
     def received(self, session: Session, status: NodeStatus, acks: Sequence[CommandAck] = ()) -> None:
         """Process a status message of a session."""
         now = self.clock.monotonic()
-        repeated = now - session.logged_at < LOG_EVERY
+        repeated = now - session.logged_at < LOG_EVERY_SECONDS
         if not repeated:
             session.logged_at = now
         if not session.clock_checked:

@@ -17,8 +17,8 @@ from shoal.queue.queue import Queue
 
 JobClass = Literal["runs", "pages"]
 CLASSES: tuple[JobClass, ...] = ("runs", "pages")
-MOST_RECONNECTS = 3  # reconnects of a node within `FLAP_WINDOW`
-FLAP_WINDOW = timedelta(minutes=1)
+MOST_RECONNECTS = 3  # reconnects of a node within `FLAP_PERIOD`
+FLAP_PERIOD = timedelta(minutes=1)
 
 
 def class_of(kind: str) -> JobClass:
@@ -87,7 +87,7 @@ class FlapWatch:
     def find(self, nodes: Collection[Node]) -> frozenset[NodeId]:
         """Return the nodes that started more than three sessions within the last minute."""
         flapping = frozenset(node.id for node in nodes if self._reconnects(node) > MOST_RECONNECTS)
-        since = max((node.seen_at for node in nodes), default=0) - span(FLAP_WINDOW)
+        since = max((node.seen_at for node in nodes), default=0) - span(FLAP_PERIOD)
         present = {node.id for node in nodes}
         # A node that has just said goodbye may be back in a moment.
         self._seen = {name: seen for name, seen in self._seen.items() if name in present or seen[-1][0] > since}
@@ -97,7 +97,7 @@ class FlapWatch:
         seen = self._seen.setdefault(node.id, [])
         if not seen or seen[-1][1] != node.session_epoch:
             seen.append((node.seen_at, node.session_epoch))
-        while len(seen) > 1 and seen[1][0] <= node.seen_at - span(FLAP_WINDOW):
+        while len(seen) > 1 and seen[1][0] <= node.seen_at - span(FLAP_PERIOD):
             del seen[0]
         return node.session_epoch - seen[0][1]
 

@@ -38,7 +38,9 @@ class PageRenderer:
         body = response.body(fetcher.limits)
         if isinstance(body, Failure):
             return
-        options = RenderOptions(mode="always", pages=self._pages, timeout=config.timeout_hint, proxy=config.proxy)
+        options = RenderOptions(
+            mode="always", pages=self._pages, timeout_seconds=config.timeout_hint, proxy=config.proxy
+        )
         async with self._free:
             try:
                 if self._renderer is None:

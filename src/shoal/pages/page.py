@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, Self
 
 from shoal.base.clock import to_micros
 from shoal.base.signals import Signal
+from shoal.base.text import Sentence, joined, message
 
 RECORD_FIELDS = (
     "crawl_id", "url", "final_url", "status", "depth", "parent", "content_type", "encoding", "bytes", "title",
@@ -174,9 +175,12 @@ def with_unchanged(responses: Mapping[ResponseClass, int], unchanged: int) -> di
     return counts | {kind: responses[kind] for kind in CLASSES[2:]}
 
 
-def in_words(responses: Mapping[ResponseClass, int], unchanged: int = 0) -> str:
+def in_words(responses: Mapping[ResponseClass, int], unchanged: int = 0) -> Sentence:
     """Return a summary such as `2xx 7, unchanged 3, no response 2`; empty if all counts are zero."""
-    counts = with_unchanged(responses, unchanged)
-    return ", ".join(
-        f"{'no response' if kind == 'none' else kind} {count:,}" for kind, count in counts.items() if count
+    counts = with_unchanged(responses, unchanged).items()
+    return joined(
+        (Sentence(_COUNTED.get(kind, kind + " {count}"), {"count": count}) for kind, count in counts if count), ", "
     )
+
+
+_COUNTED = {"none": message("no response {count}"), UNCHANGED: message("unchanged {count}")}

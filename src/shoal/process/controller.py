@@ -39,7 +39,7 @@ from shoal.work.worker import Worker, WorkerDisplaced
 if TYPE_CHECKING:
     from shoal.process.control_plane import WorkerControl
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before a failed worker is replaced
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0  # before a failed worker is replaced
 
 
 async def serve(flags: Mapping[str, str | None], workers: int, first_token_file: Path | None) -> None:
@@ -132,19 +132,23 @@ class Controller:
     async def _work(self, place: int) -> None:
         """Run a worker and replace it if it fails: nothing else supervises it, and the API should not go down
         with it."""
-        pause = FIRST_PAUSE
+        pause_seconds = FIRST_PAUSE_SECONDS
         while True:
             worker, began = self._workers[place], self._app.clock.monotonic()
             try:
                 await worker.run()
                 return
             except Exception as error:
-                pause = FIRST_PAUSE if self._app.clock.monotonic() - began > LONGEST_PAUSE else pause
-                worker.report_failed(error, pause)
-            if await self._ends_within(pause):
+                pause_seconds = (
+                    FIRST_PAUSE_SECONDS
+                    if self._app.clock.monotonic() - began > LONGEST_PAUSE_SECONDS
+                    else pause_seconds
+                )
+                worker.report_failed(error, pause_seconds)
+            if await self._ends_within(pause_seconds):
                 return
             self._workers[place] = worker.successor()
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause_seconds = min(2 * pause_seconds, LONGEST_PAUSE_SECONDS)
 
     async def _ends_within(self, seconds: float) -> bool:
         try:

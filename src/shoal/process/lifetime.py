@@ -63,14 +63,14 @@ NAMES: Final = ("task", "source", "outcome", "errand", "url")
 
 class StallWatch:
     """Watches the running event loop while the block runs: `shoal crawl` has no parent process that would kill a page
-    that blocks it. `longest` is in seconds; `say` is called from the thread.
+    that blocks it. `say` is called from the thread.
 
     A thread watches the loop, which cannot watch itself. Nothing is killed, since the page may still finish. A page
     whose parser does not release the interpreter lock is reported only when it does.
     """
 
-    def __init__(self, longest: float, how_to_go_on: str, clock: Clock, say: Callable[[str], None]) -> None:
-        self._longest = longest
+    def __init__(self, longest_seconds: float, how_to_go_on: str, clock: Clock, say: Callable[[str], None]) -> None:
+        self._longest_seconds = longest_seconds
         self._how_to_go_on = how_to_go_on
         self._clock = clock
         self._say = say
@@ -97,11 +97,11 @@ class StallWatch:
     def is_stalled(self, now: float) -> bool:
         """Return whether the loop has been silent for too long and this was not reported yet. A check that is itself
         late means that the whole process was stopped, e.g. by Ctrl-Z; the time then starts again."""
-        late = now - self._looked_at > self._longest / 2
+        late = now - self._looked_at > self._longest_seconds / 2
         self._looked_at = now
         if late:
             self._ticked_at = max(self._ticked_at, now)
-        if now - self._ticked_at <= self._longest:
+        if now - self._ticked_at <= self._longest_seconds:
             self._is_reported = False
             return False
         was_reported, self._is_reported = self._is_reported, True
@@ -109,15 +109,15 @@ class StallWatch:
 
     def _tick(self) -> None:
         self._ticked_at = self._clock.monotonic()
-        self._timer = asyncio.get_running_loop().call_later(self._longest / LOOKS, self._tick)
+        self._timer = asyncio.get_running_loop().call_later(self._longest_seconds / LOOKS, self._tick)
 
     def _watch(self) -> None:
-        while not self._over.wait(self._longest / LOOKS):
+        while not self._over.wait(self._longest_seconds / LOOKS):
             if self.is_stalled(self._clock.monotonic()):
                 url = url_in(sys._current_frames().get(self._watched))  # noqa: SLF001 (the only way to see it)
                 what = f"{url} has" if url else "Something has"
                 self._say(
-                    f"{what} blocked the crawl for more than {self._longest:g} s. Wait, or "
+                    f"{what} blocked the crawl for more than {self._longest_seconds:g} s. Wait, or "
                     f"stop it (Ctrl-C, then kill -9) and resume with `{self._how_to_go_on}`."
                 )
 

@@ -161,7 +161,7 @@ def announcing(wake: Wake) -> Callable[[Signal], None]:
     return listen
 
 
-LOOK_EVERY = 0.05  # seconds
+LOOK_EVERY_SECONDS = 0.05  # seconds
 
 
 class SqliteWake:
@@ -197,7 +197,7 @@ class SqliteWake:
         connection: sqlite3.Connection | None = None
         try:
             while True:
-                await self._clock.sleep(LOOK_EVERY)
+                await self._clock.sleep(LOOK_EVERY_SECONDS)
                 with suppress(sqlite3.Error):  # busy or unavailable: workers still poll for jobs
                     connection = connection or self._connect()
                     if self._listeners.any_idle and self._job_may_wait(connection):
@@ -218,8 +218,8 @@ class SqliteWake:
         return not self._waiting <= before
 
 
-TEST_EVERY = 5.0  # seconds
-TEST_TIMEOUT = 2.0
+TEST_EVERY_SECONDS = 5.0  # seconds
+TEST_TIMEOUT_SECONDS = 2.0
 CALL_SECONDS = 5.0  # for what is asked at once
 PAUSE_SECONDS = 1.0  # before reconnecting
 CLOSE_SECONDS = 2.0
@@ -330,11 +330,11 @@ class PostgresWake:
 
     async def _test(self) -> None:
         """Send ourselves a notification as another process would: on another connection."""
-        self._test_at = self._clock.monotonic() + TEST_EVERY
+        self._test_at = self._clock.monotonic() + TEST_EVERY_SECONDS
         self._answered.clear()
         await self._notify(self._test_channel)
         try:
-            async with asyncio.timeout(TEST_TIMEOUT):
+            async with asyncio.timeout(TEST_TIMEOUT_SECONDS):
                 await self._answered.wait()
         except TimeoutError:
             raise ConnectionError(NOT_RECEIVED) from None

@@ -23,7 +23,7 @@ from shoal.serve.expensive_reads import disconnect
 from shoal.serve.resources.bot import BotJob, Heartbeat, PulledJobs, Pushed, PushedBatch, PushedItem
 
 MOST_JOBS = 100  # per pull, and per batch of results
-LONGEST_WAIT = 30
+LONGEST_WAIT_SECONDS = 30
 RESULT_EXAMPLE: dict[str, Any] = {
     "epoch": 1,
     "status": "success",
@@ -45,7 +45,9 @@ class PullForm(Form, frozen=True, kw_only=True):
         describe("What the bot supports. `js` does not include `http`.", min_length=1, max_length=3),
     ] = field(default_factory=lambda: ["http"])
     max: Annotated[int, describe("Maximum number of jobs to return.", ge=1, le=MOST_JOBS)] = 1
-    wait_seconds: Annotated[float, describe("How long to wait for a job (long polling).", ge=0, le=LONGEST_WAIT)] = 0.0
+    wait_seconds: Annotated[
+        float, describe("How long to wait for a job (long polling).", ge=0, le=LONGEST_WAIT_SECONDS)
+    ] = 0.0
 
 
 class HeartbeatForm(Form, frozen=True, kw_only=True):

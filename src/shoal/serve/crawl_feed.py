@@ -73,10 +73,10 @@ class Viewing:
 class CrawlFeeds:
     """The feeds of this process."""
 
-    def __init__(self, crawls: Crawls, clock: Clock, every: float = EVERY_SECONDS) -> None:
+    def __init__(self, crawls: Crawls, clock: Clock, every_seconds: float = EVERY_SECONDS) -> None:
         self._crawls = crawls
         self._clock = clock
-        self._every = every
+        self._every_seconds = every_seconds
         self._feeds: dict[str, CrawlFeed] = {}
         self._viewers = 0
         self._closed = False
@@ -168,7 +168,7 @@ class CrawlFeeds:
 
     async def _look(self, crawl_id: str, feed: CrawlFeed) -> None:
         while not feed.ended:
-            await self._clock.sleep(self._every)
+            await self._clock.sleep(self._every_seconds)
             try:
                 status = await self._crawls.get(crawl_id)
                 entries = await self._crawls.journal.entries(crawl_id, feed.last, KEPT_ENTRIES)

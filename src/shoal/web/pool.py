@@ -15,9 +15,9 @@ from shoal.base.signals import Signals
 from shoal.base.url import Url
 from shoal.egress import Failure
 from shoal.web.browser import Browser, find_chromium, reap, start_browser
+from shoal.web.browser_tab import BrowserTab, PageCrashed
 from shoal.web.cdp import BrowserLost, CommandFailed
 from shoal.web.network import OriginConnections, PinnedNetwork
-from shoal.web.page_session import PageCrashed, PageSession
 from shoal.web.renderer import BrowserEnded, BrowsersReaped, BrowserStarted, PageRendered, RenderedPage, RenderRequest
 
 LOOK_SECONDS: Final = 1.0  # between two looks at the memory of the browsers
@@ -151,28 +151,28 @@ class BrowserPool:
         return Failure("render_crashed", message, retryable=False, url=request.url)
 
     async def _render_in(self, pooled: _PooledBrowser, request: RenderRequest) -> RenderedPage | Failure:
-        way = self._network.open(request.proxy)
-        if isinstance(way, Failure):
-            return way
+        account = self._network.open(request.proxy)
+        if isinstance(account, Failure):
+            return account
         browser, longest = pooled.browser, self._settings.timeout.total_seconds()
         try:
             created = await browser.call("Target.createBrowserContext", disposeOnDetach=True)
             context_id: str = created["browserContextId"]
             try:
                 robots = self._network.robots if request.robots == "obey" else None
-                session = PageSession(browser, request, robots, self._connections, way, self._clock)
+                tab = BrowserTab(browser, request, robots, self._connections, account, self._clock)
                 seconds = min(longest, request.timeout or longest)
-                outcome = await session.render(context_id, seconds, self._agent, self._max_bytes)
+                outcome = await tab.render(context_id, seconds, self._agent, self._max_bytes)
             finally:
                 self._background(self._dispose(pooled, context_id))
             if isinstance(outcome, Failure):
                 # Without a document the page's own request went through the proxy, which knows best why it failed.
-                return (way.refusal_of(Url(outcome.url)) if request.document is None else None) or outcome
-            outcome.counts.bytes = way.bytes_received
-            outcome.counts.refused += way.refused
+                return (account.failure_of(Url(outcome.url)) if request.document is None else None) or outcome
+            outcome.counts.bytes = account.counts.bytes_received
+            outcome.counts.refused += account.counts.refused
             return outcome
         finally:
-            way.close()
+            account.close()
 
     async def _dispose(self, pooled: _PooledBrowser, context_id: str) -> None:
         """Close the page of a context and forget all of its data. A browser that cannot do that hangs."""

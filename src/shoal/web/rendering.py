@@ -20,7 +20,7 @@ from shoal.web.detect import Choice, Evidence, PageKinds, evidence_of, has_gaine
 from shoal.web.page_fetcher import Fetched, PageFetcher
 from shoal.web.renderer import Document, RenderCookie, RenderedPage, Renderer, RenderRequest, Wait
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds, while the renderer refuses pages
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0  # while the renderer refuses pages
 BACKLOG: Final = 4  # times the concurrent pages: this many may wait for the browser before fetching stops
 BY_THE_BROWSER: Final = frozenset({"accept", "accept-encoding", "accept-language", "cookie", "user-agent"})
 RENDERED_TYPE: Final = "text/html; charset=utf-8"
@@ -42,7 +42,7 @@ class RenderOptions(Struct, frozen=True, kw_only=True):
     connections: int = 6  # per origin
     user_agent: str | None = None
     proxy: str | None = None  # a label
-    timeout: float | None = None  # seconds, if shorter than SHOAL_RENDER_TIMEOUT
+    timeout_seconds: float | None = None  # if shorter than SHOAL_RENDER_TIMEOUT
     screenshots: Callable[[Url, bytes], Awaitable[None]] | None = None
 
 
@@ -166,18 +166,20 @@ class RenderStage:
 
     async def _patiently(self, request: RenderRequest) -> RenderedPage | Failure:
         """Render, and wait while the renderer is busy or out of reach: the page is not to blame."""
-        pause = FIRST_PAUSE
+        pause_seconds = FIRST_PAUSE_SECONDS
         while True:
             try:
                 outcome = await self._renderer.render(request)
                 self.waits_for_renderer = False
                 return outcome
             except TimeError as error:
-                wait = min(LONGEST_PAUSE, max(pause, float(error.facts.get("retry_after_seconds") or 0)))
+                wait = min(
+                    LONGEST_PAUSE_SECONDS, max(pause_seconds, float(error.facts.get("retry_after_seconds") or 0))
+                )
                 self.waits_for_renderer = True
                 self._callbacks.unavailable(error, wait)
             await self._clock.sleep(wait)
-            pause = min(LONGEST_PAUSE, pause * 2)
+            pause_seconds = min(LONGEST_PAUSE_SECONDS, pause_seconds * 2)
 
     async def _read(self, rendering: "Rendering", page: RenderedPage) -> bool:
         """Replace the facts of a page by those of its rendered form; return whether rendering added anything."""
@@ -245,7 +247,7 @@ def request_of(
         url=url,
         wait=options.wait,
         selector=options.wait_for,
-        timeout=options.timeout,
+        timeout=options.timeout_seconds,
         headers={name: value for name, value in pairs if name.lower() not in BY_THE_BROWSER},
         cookies=[cookie for name, value in pairs if name.lower() == "cookie" for cookie in _cookies(value)],
         user_agent=options.user_agent,

@@ -25,7 +25,7 @@ from shoal.base.settings import DatabaseSettings
 T = TypeVar("T")
 
 TRIES = 5
-ANSWER_GRACE = 2.0  # seconds beyond the server's own limit, for the way of its answer
+ANSWER_GRACE_SECONDS = 2.0  # seconds beyond the server's own limit, for the way of its answer
 LATE_SECONDS = 1.0  # a deadline noticed this much too late: the process was busy or stopped, and has answers to read
 UPGRADE_LOCK = 7_346_019  # an arbitrary number for the advisory lock: one upgrade at a time
 SESSION = {
@@ -194,7 +194,7 @@ class PostgresDatabase:
         self._url = settings.url
         self._pool_size = settings.pool_size
         self._timeout = settings.connect_timeout.total_seconds()
-        self._statement_seconds = settings.statement_timeout.total_seconds() + ANSWER_GRACE
+        self._statement_seconds = settings.statement_timeout.total_seconds() + ANSWER_GRACE_SECONDS
         limit = f"{int(settings.statement_timeout.total_seconds() * 1000)}ms"
         self._session = {**SESSION, "statement_timeout": limit, "lock_timeout": limit}
         self._pool: asyncpg.Pool | None = None

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 from shoal.base.clock import moment
-from shoal.base.text import message, plural
+from shoal.base.text import Sentence, joined, message
 from shoal.base.url import Url, UrlRefusal, hostname, origin, registrable_domain
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.engine.budget import BUDGETS
@@ -13,13 +13,13 @@ from shoal.crawl.frontier.admin_store import UrlFacts, Waiting
 from shoal.crawl.frontier.fates import Fate, pattern_of
 from shoal.crawl.frontier.values import RedirectTarget, SitemapRecord
 from shoal.crawl.scope import MAX_REPEATS, MAX_SEGMENTS, CrawlScope, seeds_of
+from shoal.crawl.states import LABELS as LABELS_OF_CRAWLS
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.url_patterns import matching
 from shoal.extract.flags import names_of
 
 MOST_BORDERS = 5
 MOST_QUOTED = 20  # patterns
-UNREAD = "the links of unchanged pages were not read again"
 
 
 class UrlState(StrEnum):
@@ -54,12 +54,14 @@ class UrlExplanation:
     url: str
     state: UrlState
     reason: str | None
-    sentence: str
+    sentence: Sentence
     facts: dict[str, Any] = field(default_factory=dict)
 
 
 def explain_refusal(text: str, refusal: UrlRefusal) -> UrlExplanation:
-    return UrlExplanation(text, UrlState.REFUSED, refusal.code, f"It cannot be crawled: it {refusal.problem}.")
+    words = message("It cannot be crawled: it {problem}.")
+    sentence = Sentence(words, {"problem": Sentence(refusal.problem)})
+    return UrlExplanation(text, UrlState.REFUSED, refusal.code, sentence)
 
 
 def explain_url(crawl: Crawl, url: Url, facts: UrlFacts | None) -> UrlExplanation:
@@ -81,18 +83,21 @@ def explain_url(crawl: Crawl, url: Url, facts: UrlFacts | None) -> UrlExplanatio
 
 def found_in_sitemap(explanation: UrlExplanation, sitemap: str) -> UrlExplanation:
     """Say that a sitemap led to the URL."""
-    sentence = f"{explanation.sentence} It was found in the sitemap {sitemap}."
+    found = Sentence(message("It was found in the sitemap {sitemap}."), {"sitemap": sitemap})
+    sentence = joined([explanation.sentence, found])
     return replace(explanation, sentence=sentence, facts=explanation.facts | {"sitemap": sitemap})
 
 
 def explained_by_previous(explanation: UrlExplanation, earlier: Crawl, then: UrlExplanation) -> UrlExplanation:
     """Say what an earlier crawl knows about a URL that this one never saw."""
-    what = (
-        "it was skipped: " + then.sentence
-        if then.state is UrlState.SKIPPED
-        else then.sentence[:1].lower() + then.sentence[1:]
+    what = replace(then.sentence, is_clause=True)
+    if then.state is UrlState.SKIPPED:
+        what = Sentence(message("it was skipped: {reason}"), {"reason": then.sentence})
+    unread = Sentence(message("The crawl has not found it; the links of unchanged pages were not read again."))
+    recrawled = Sentence(
+        message("In crawl {crawl}, which this one recrawls, {what}"), {"crawl": earlier.id, "what": what}
     )
-    sentence = f"The crawl has not found it; {UNREAD}. In crawl {earlier.id}, which this one recrawls, {what}"
+    sentence = joined([unread, recrawled])
     known = {"earlier_crawl": earlier.id, "earlier_state": then.state.value, "earlier_reason": then.reason}
     return replace(explanation, sentence=sentence, facts=explanation.facts | known)
 
@@ -101,18 +106,20 @@ def _redirected_to(crawl: Crawl, url: Url, target: RedirectTarget, source: UrlFa
     """Explain a URL that another one redirects to, and which therefore has no page of its own."""
     via, facts = Url(target.via), {"via": target.via}
     if target.fate.skipped:
-        sentence = f"{via} redirects to it. {_skipped(crawl.config, url, target.fate)}"
+        redirects = Sentence(message("{url} redirects to it."), {"url": via})
+        sentence = joined([redirects, _skipped(crawl.config, url, target.fate)])
         return UrlExplanation(url, UrlState.SKIPPED, target.fate.word, sentence, facts)
     there = explain_url(crawl, via, source)
     facts |= {name: value for name, value in there.facts.items() if name not in ("parent", "kind")}
+    values = {"url": via, "there": there.sentence}
     if there.state in (UrlState.WAITING, UrlState.TAKEN):
-        sentence = f"{via} redirects to it, and the target is fetched under that URL. {there.sentence}"
-        return UrlExplanation(url, there.state, "redirect", sentence, facts)
+        words = message("{url} redirects to it, and the target is fetched under that URL. {there}")
+        return UrlExplanation(url, there.state, "redirect", Sentence(words, values), facts)
     if target.fate is Fate.FAILED:
-        sentence = f"It was requested via {via}, which redirects to it: {there.sentence}"
-        return UrlExplanation(url, UrlState.FAILED, there.reason or "redirect", sentence, facts)
-    sentence = f"It was fetched via {via}, which redirects to it and has the page record. {there.sentence}"
-    return UrlExplanation(url, UrlState.FETCHED, "redirect", sentence, facts)
+        words = message("It was requested via {url}, which redirects to it: {there}")
+        return UrlExplanation(url, UrlState.FAILED, there.reason or "redirect", Sentence(words, values), facts)
+    words = message("It was fetched via {url}, which redirects to it and has the page record. {there}")
+    return UrlExplanation(url, UrlState.FETCHED, "redirect", Sentence(words, values), facts)
 
 
 def _sitemap(url: Url, fate: Fate, record: SitemapRecord) -> UrlExplanation:
@@ -121,48 +128,64 @@ def _sitemap(url: Url, fate: Fate, record: SitemapRecord) -> UrlExplanation:
         "status": record.status,
         "listed": record.listed,
         "problem": record.problem,
+        "fetched_at": moment(record.fetched_at),
     }
-    facts["fetched_at"] = moment(record.fetched_at)
+    urls = Sentence(message("{count} URL"), {"count": record.listed}, message("{count} URLs"))
+    values = {"time": facts["fetched_at"], "urls": urls, "problem": record.problem}
     if fate is Fate.FAILED:
-        sentence = f"It was requested as a sitemap at {_at(record.fetched_at)}, and {record.problem}."
-        return UrlExplanation(url, UrlState.FAILED, "sitemap", sentence, facts)
-    but = f", but {record.problem}" if record.problem else ""
-    sentence = f"It was read as a sitemap at {_at(record.fetched_at)} and listed {plural(record.listed, 'URL')}{but}."
-    return UrlExplanation(url, UrlState.FETCHED, "sitemap", sentence, facts)
+        words = message("It was requested as a sitemap at {time}, and {problem}.")
+        return UrlExplanation(url, UrlState.FAILED, "sitemap", Sentence(words, values), facts)
+    words = message("It was read as a sitemap at {time} and listed {urls}.")
+    if record.problem:
+        words = message("It was read as a sitemap at {time} and listed {urls}, but {problem}.")
+    return UrlExplanation(url, UrlState.FETCHED, "sitemap", Sentence(words, values), facts)
 
 
-def _never_seen(crawl: Crawl, url: Url) -> str:
-    sentence = "The crawl has not found it: it is not a seed, and no page read so far links to it"
-    sentence += f"; {UNREAD}." if crawl.config.recrawl_of else "."
+def _never_seen(crawl: Crawl, url: Url) -> Sentence:
+    sentence = Sentence(message("The crawl has not found it: it is not a seed, and no page read so far links to it."))
+    if crawl.config.recrawl_of:
+        words = message(
+            "The crawl has not found it: it is not a seed, and no page read so far links to it; the links of unchanged "
+            "pages were not read again."
+        )
+        sentence = Sentence(words)
     judged = CrawlScope(crawl.config, seeds_of(crawl.config)).judge(url, 0)
-    return sentence if judged is Fate.OPEN else f"{sentence} It would be skipped. {_skipped(crawl.config, url, judged)}"
+    if judged is Fate.OPEN:
+        return sentence
+    return joined([sentence, Sentence(message("It would be skipped.")), _skipped(crawl.config, url, judged)])
 
 
 def _open(crawl: Crawl, url: Url, waiting: Waiting | None) -> UrlExplanation:
     facts = {} if waiting is None else _open_facts(waiting)
     if crawl.state in TERMINAL:
         reason = "budget" if crawl.state_reason in BUDGETS else crawl.state.value
-        why = f", {crawl.state_reason}" if crawl.state_reason else ""
-        sentence = f"It was still queued when the crawl ended ({crawl.state}{why})."
+        ended = Sentence(LABELS_OF_CRAWLS[crawl.state], is_clause=True)
+        if crawl.state_reason:
+            ended = joined([ended, Sentence(crawl.state_reason)], ", ")
+        sentence = Sentence(message("It was still queued when the crawl ended ({state})."), {"state": ended})
         return UrlExplanation(url, UrlState.SKIPPED, reason, sentence, facts)
     if waiting is not None and waiting.taken_by is not None:
-        sentence = "A walker has taken it: it is being fetched, and is queued again if that walker is lost."
-        return UrlExplanation(url, UrlState.TAKEN, None, _redirects(waiting) + sentence, facts)
-    sentence = _redirects(waiting) + _waits(crawl, waiting)
-    return UrlExplanation(url, UrlState.WAITING, _why_waiting(crawl, waiting), sentence, facts)
+        words = message("A walker has taken it: it is being fetched, and is queued again if that walker is lost.")
+        return UrlExplanation(url, UrlState.TAKEN, None, _redirects(waiting, Sentence(words)), facts)
+    reason = _why_waiting(crawl, waiting)
+    return UrlExplanation(url, UrlState.WAITING, reason, _redirects(waiting, _waits(crawl, waiting, reason)), facts)
 
 
-def _redirects(waiting: Waiting | None) -> str:
-    """Say where a page that is still open has redirected to so far."""
-    target = None if waiting is None else waiting.kept.target
-    return f"It redirects to {target}, which is fetched in its place. " if target is not None else ""
+def _redirects(waiting: Waiting | None, sentence: Sentence) -> Sentence:
+    """Say first where a page that is still open has redirected to so far."""
+    if waiting is None or waiting.kept.target is None:
+        return sentence
+    words = message("It redirects to {url}, which is fetched in its place.")
+    return joined([Sentence(words, {"url": waiting.kept.target}), sentence])
 
 
 def _quarantined(url: Url, waiting: Waiting | None) -> UrlExplanation:
     pattern = pattern_of(url)
-    sentence = f"It is in quarantine as a crawler trap: pages of the pattern {pattern} repeat the same text."
+    words = message("It is in quarantine as a crawler trap: pages of the pattern {pattern} repeat the same text.")
     known = {} if waiting is None else {"depth": waiting.kept.depth, "parent": waiting.parent_url}
-    return UrlExplanation(url, UrlState.QUARANTINED, "trap", sentence, {"pattern": pattern, **known})
+    return UrlExplanation(
+        url, UrlState.QUARANTINED, "trap", Sentence(words, {"pattern": pattern}), {"pattern": pattern, **known}
+    )
 
 
 def _why_waiting(crawl: Crawl, waiting: Waiting | None) -> str:
@@ -173,25 +196,31 @@ def _why_waiting(crawl: Crawl, waiting: Waiting | None) -> str:
     return "retry" if waiting is not None and waiting.kept.attempts else "turn"
 
 
-def _waits(crawl: Crawl, waiting: Waiting | None) -> str:
-    match _why_waiting(crawl, waiting):
-        case "host_held":
-            assert waiting is not None
-            assert waiting.held is not None
-            until = _at(waiting.held.until)
-            return f"Its host answered {waiting.held.status}, so it is on hold: no request before {until}."
-        case "retry":
-            assert waiting is not None
-            tries, due = plural(waiting.kept.attempts, "attempt"), _at(waiting.kept.due)
-            return f"It is waiting for a retry, not before {due}, after {tries}."
-        case "turn":
-            return "It is waiting for its turn: URLs near the seeds come first, and each host has a rate limit."
-        case CrawlState.PAUSED | CrawlState.PAUSING:
-            return f"It is waiting: the crawl is {crawl.state}. Resume it with `shoal crawls resume {crawl.id}`."
-        case CrawlState.QUEUED:
-            return "It is waiting: the crawl is queued, and no worker has started it."
-        case state:
-            return f"It is waiting: the crawl is {state}."
+def _waits(crawl: Crawl, waiting: Waiting | None, reason: str) -> Sentence:
+    if reason == "host_held":
+        assert waiting is not None
+        assert waiting.held is not None
+        words = message("Its host answered {status}, so it is on hold: no request before {time}.")
+        return Sentence(words, {"status": waiting.held.status, "time": moment(waiting.held.until)})
+    if reason == "retry":
+        assert waiting is not None
+        values = {"time": moment(waiting.kept.due), "tries": _tries(waiting.kept.attempts)}
+        return Sentence(message("It is waiting for a retry, not before {time}, after {tries}."), values)
+    return Sentence(WAITS[reason], {"crawl": crawl.id})
+
+
+WAITS = {
+    "turn": message("It is waiting for its turn: URLs near the seeds come first, and each host has a rate limit."),
+    CrawlState.PENDING: message("It is waiting: the crawl is pending."),
+    CrawlState.QUEUED: message("It is waiting: the crawl is queued, and no worker has started it."),
+    CrawlState.PAUSING: message("It is waiting: the crawl is pausing. Resume it with `shoal crawls resume {crawl}`."),
+    CrawlState.PAUSED: message("It is waiting: the crawl is paused. Resume it with `shoal crawls resume {crawl}`."),
+    CrawlState.STOPPING: message("It is waiting: the crawl is stopping."),
+}
+
+
+def _tries(count: int) -> Sentence:
+    return Sentence(message("{count} attempt"), {"count": count}, message("{count} attempts"))
 
 
 def _open_facts(waiting: Waiting) -> dict[str, Any]:
@@ -217,7 +246,10 @@ def _settled(url: Url, facts: UrlFacts) -> UrlExplanation:
     state = UrlState.FETCHED if facts.fate is Fate.FETCHED else UrlState.FAILED
     page = facts.page
     if page is None:
-        return UrlExplanation(url, state, None, f"It was {state}; the page has no record.")
+        words = message("It was fetched; the page has no record.")
+        if state is UrlState.FAILED:
+            words = message("It failed; the page has no record.")
+        return UrlExplanation(url, state, None, Sentence(words))
     known: dict[str, Any] = {
         "depth": page.depth,
         "parent": page.parent,
@@ -228,73 +260,90 @@ def _settled(url: Url, facts: UrlFacts) -> UrlExplanation:
     known |= {"fetched_at": moment(page.fetched_at), "error": page.error_message}
     if page.flags:
         known["flags"] = ", ".join(names_of(page.flags))
-    tries = plural(page.attempt, "attempt")
+    values = {"tries": _tries(page.attempt), "time": known["fetched_at"], "status": page.status, "url": page.final_url}
     if state is UrlState.FAILED:
-        why = f"{page.error_code}: {page.error_message}" if page.error_code else "unknown reason"
-        return UrlExplanation(url, state, page.error_code, f"It failed after {tries} ({why}).", known)
-    sentence = f"It was fetched at {_at(page.fetched_at)} with status {page.status}, after {tries}."
-    if page.redirects and page.answered_at != page.final_url:
-        sentence += f" It redirects to {page.final_url}, which is listed separately."
-    elif page.redirects:
-        sentence += f" It redirects to {page.final_url}."
+        values["why"] = Sentence(message("unknown reason"))
+        if page.error_code:
+            values["why"] = f"{page.error_code}: {page.error_message}"
+        sentence = Sentence(message("It failed after {tries} ({why})."), values)
+        return UrlExplanation(url, state, page.error_code, sentence, known)
+    sentence = Sentence(message("It was fetched at {time} with status {status}, after {tries}."), values)
+    if page.redirects:
+        words = message("It redirects to {url}.")
+        if page.answered_at != page.final_url:
+            words = message("It redirects to {url}, which is listed separately.")
+        sentence = joined([sentence, Sentence(words, values)])
     return UrlExplanation(url, state, page.error_code, sentence, known)
 
 
-def _at(micros: int) -> str:
-    when = moment(micros)
-    assert when is not None
-    return when.isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def _skipped(config: CrawlConfig, url: Url, fate: Fate) -> str:
+def _skipped(config: CrawlConfig, url: Url, fate: Fate) -> Sentence:
     match fate:
         case Fate.SKIPPED_DEPTH:
-            limit = plural(config.depth, "link")
-            return f"Each path on which it was found has more than {limit}, which is the crawl's depth limit."
+            one, other = (
+                message(
+                    "Each path on which it was found has more than {count} link, which is the crawl's depth limit."
+                ),
+                message(
+                    "Each path on which it was found has more than {count} links, which is the crawl's depth limit."
+                ),
+            )
+            return Sentence(one, {"count": config.depth}, other)
         case Fate.SKIPPED_SCOPE:
-            return f"It is outside the crawl's scope `{config.scope}`: {_border(config)}."
+            outside = Sentence(message("It is outside the crawl's scope `{scope}`:"), {"scope": config.scope})
+            words = message("{only}, and the targets of redirected seeds, are in scope.")
+            return joined([outside, Sentence(words, {"only": _border(config)})])
         case Fate.SKIPPED_EXCLUDED:
-            return f"It matches the exclude pattern {_quoted(matching(config.exclude, url) or config.exclude)}."
+            patterns = _quoted(matching(config.exclude, url) or config.exclude)
+            return Sentence(message("It matches the exclude pattern {patterns}."), {"patterns": patterns})
         case Fate.SKIPPED_NOT_INCLUDED:
-            return f"It matches none of the include patterns {_quoted(config.include)}."
+            words = message("It matches none of the include patterns {patterns}.")
+            return Sentence(words, {"patterns": _quoted(config.include)})
         case Fate.SKIPPED_REPEATING_PATH:
-            return f"A segment of its path occurs more than {MAX_REPEATS} times; such paths are usually endless."
+            words = message("A segment of its path occurs more than {limit} times; such paths are usually endless.")
+            return Sentence(words, {"limit": MAX_REPEATS})
         case Fate.SKIPPED_TOO_MANY_SEGMENTS:
-            return f"Its path has more than {MAX_SEGMENTS} segments; such paths are usually endless."
+            words = message("Its path has more than {limit} segments; such paths are usually endless.")
+            return Sentence(words, {"limit": MAX_SEGMENTS})
         case _:
-            return PLAIN.get(fate, f"It was skipped ({fate.word}).")
+            return Sentence(PLAIN[fate])
 
 
 PLAIN = {
-    Fate.SKIPPED_ROBOTS: "The robots.txt of its host forbids it.",
-    Fate.SKIPPED_NOFOLLOW: "Every page that links to it uses nofollow.",
-    Fate.SKIPPED_URL_TOO_LONG: "It is longer than the limit (SHOAL_MAX_URL).",
-    Fate.SKIPPED_SCHEME: "Its scheme is not http or https.",
-    Fate.SKIPPED_CREDENTIALS: "It contains a user name or a password.",
-    Fate.SKIPPED_CONTROL_CHARACTERS: "It contains control characters.",
-    Fate.SKIPPED_BACKSLASH: "It contains a backslash.",
-    Fate.SKIPPED_INVALID_URL: "It is not a valid URL.",
-    Fate.SKIPPED_NOT_IN_SITEMAP: "Only URLs in sitemaps are fetched, and no sitemap read so far lists it.",
-    Fate.SKIPPED_HOST_BUDGET: "The crawl has reached its maximum number of pages for this host.",
+    Fate.SKIPPED_ROBOTS: message("The robots.txt of its host forbids it."),
+    Fate.SKIPPED_NOFOLLOW: message("Every page that links to it uses nofollow."),
+    Fate.SKIPPED_URL_TOO_LONG: message("It is longer than the limit (SHOAL_MAX_URL)."),
+    Fate.SKIPPED_SCHEME: message("Its scheme is not http or https."),
+    Fate.SKIPPED_CREDENTIALS: message("It contains a user name or a password."),
+    Fate.SKIPPED_CONTROL_CHARACTERS: message("It contains control characters."),
+    Fate.SKIPPED_BACKSLASH: message("It contains a backslash."),
+    Fate.SKIPPED_INVALID_URL: message("It is not a valid URL."),
+    Fate.SKIPPED_NOT_IN_SITEMAP: message("Only URLs in sitemaps are fetched, and no sitemap read so far lists it."),
+    Fate.SKIPPED_HOST_BUDGET: message("The crawl has reached its maximum number of pages for this host."),
 }
 
 
-def _border(config: CrawlConfig) -> str:
-    seeds = seeds_of(config)
+def _border(config: CrawlConfig) -> Sentence:
+    seeds, inside = seeds_of(config), list[str]()
     match config.scope:
         case "page":
-            inside = [f"only {seed}" for seed in seeds]
+            words, inside = message("only {url}"), [*seeds]
         case "prefix":
-            inside = [f"only URLs that begin with {seed.partition('?')[0].rpartition('/')[0]}/" for seed in seeds]
+            words = message("only URLs that begin with {url}")
+            inside = [seed.partition("?")[0].rpartition("/")[0] + "/" for seed in seeds]
         case "domain":
-            inside = [f"only {registrable_domain(hostname(seed))} and its subdomains" for seed in seeds]
+            words = message("only {url} and its subdomains")
+            inside = [registrable_domain(hostname(seed)) for seed in seeds]
         case _:
-            inside = [f"only {origin(seed)}" for seed in seeds]
+            words, inside = message("only {url}"), [origin(seed) for seed in seeds]
     distinct = list(dict.fromkeys(inside))
-    more = f", and {len(distinct) - MOST_BORDERS} more" if len(distinct) > MOST_BORDERS else ""
-    return f"{', '.join(distinct[:MOST_BORDERS])}{more}, and the targets of redirected seeds, are in scope"
+    listed = joined([Sentence(words, {"url": one}) for one in distinct[:MOST_BORDERS]], ", ")
+    if len(distinct) <= MOST_BORDERS:
+        return listed
+    return Sentence(message("{listed}, and {more} more"), {"listed": listed, "more": len(distinct) - MOST_BORDERS})
 
 
-def _quoted(patterns: list[str]) -> str:
-    more = f" and {len(patterns) - MOST_QUOTED} more" if len(patterns) > MOST_QUOTED else ""
-    return ", ".join(f"`{pattern}`" for pattern in patterns[:MOST_QUOTED]) + more
+def _quoted(patterns: list[str]) -> Sentence:
+    listed = Sentence("{listed}", {"listed": ", ".join(f"`{pattern}`" for pattern in patterns[:MOST_QUOTED])})
+    if len(patterns) <= MOST_QUOTED:
+        return listed
+    return Sentence(message("{listed} and {more} more"), {"listed": listed, "more": len(patterns) - MOST_QUOTED})

@@ -6,6 +6,7 @@ URL that the walker no longer holds is ignored. Traps are kept in the database.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import compress
 from operator import not_
 from typing import Any
@@ -31,7 +32,6 @@ from shoal.crawl.frontier.values import (
 from shoal.crawl.store import AdmissionChecks, HostRate
 from shoal.drivers.redis.connection import BATCH, RedisClient, Value
 from shoal.drivers.redis.frontier_records import (
-    CrawlKeys,
     CrawlPlace,
     WaitingUrl,
     depth_at,
@@ -40,6 +40,7 @@ from shoal.drivers.redis.frontier_records import (
     live_walkers,
     pack_key,
     pack_keys,
+    place_of,
     read_record,
     record_of,
     seq_word,
@@ -61,16 +62,16 @@ class RedisFrontier:
     driver: FrontierDriver = "redis"
 
     def __init__(self, client: RedisClient, traps: SqlFrontier) -> None:
-        self._keys = CrawlKeys(client)
+        self._place = partial(place_of, client)
         self._hosts = HostStore()
         self._traps = traps
         self.turns = WalkerTurns()
 
     async def begin(self, tx: Tx, crawl: Crawl) -> None:
-        await self._keys.run(await self._keys.place(tx, crawl.number), "begin", UNATTACHED_SECONDS, "")
+        await (await self._place(tx, crawl.number)).run("begin", UNATTACHED_SECONDS, "")
 
     async def add(self, tx: Tx, crawl: int, urls: list[NewUrl]) -> Added:
-        return await self._add(tx, await self._keys.place(tx, crawl), urls, ())
+        return await self._add(tx, await self._place(tx, crawl), urls, ())
 
     async def take(
         self,
@@ -84,13 +85,13 @@ class RedisFrontier:
     ) -> Taken:
         if want <= 0:
             return Taken(is_counted=True)
-        place = await self._keys.place(tx, crawl)
-        taking = RedisTake(tx, self._keys, place, fence, rate, self.turns, admission)
+        place = await self._place(tx, crawl)
+        taking = RedisTake(tx, place, fence, rate, self.turns, admission)
         alone = await taking.take_suspect(in_flight)
         return await taking.take(want) if alone is None else alone
 
     async def settle(self, tx: Tx, crawl: int, fence: Fence, batch: WalkerBatch, *, leaves: bool = False) -> Settlement:
-        place = await self._keys.place(tx, crawl)
+        place = await self._place(tx, crawl)
         claims = FrontierChange()
         if not batch.redirects_decided:
             claims = await self._redirect(tx, place, batch, await self._held_by(place, fence))
@@ -110,7 +111,7 @@ class RedisFrontier:
         )
 
     async def prepare(self, tx: Tx, crawl: int, fence: Fence, batch: WalkerBatch) -> list[Settled]:
-        place = await self._keys.place(tx, crawl)
+        place = await self._place(tx, crawl)
         held = await self._held_by(place, fence)
         await self._redirect(tx, place, batch, held)
         batch.redirects_decided = True  # the pages are committed accordingly, so `settle` must not decide again (0042)
@@ -128,11 +129,11 @@ class RedisFrontier:
     async def free(self, tx: Tx, crawl: int, pattern: str) -> FrontierChange | None:
         if await self._traps.free(tx, crawl, pattern) is None:
             return None
-        place = await self._keys.place(tx, crawl)
+        place = await self._place(tx, crawl)
         host_origin = origin(Url(pattern))
         host = (await self._hosts.numbers(tx, [host_origin]))[host_origin]
-        words = await self._keys.command("ZRANGEBYSCORE", place, "quarantine", host, host)
-        records = await self._keys.command("HMGET", place, "touched_urls", *words) if words else []
+        words = await place.command("ZRANGEBYSCORE", "quarantine", host, host)
+        records = await place.command("HMGET", "touched_urls", *words) if words else []
         ours = [
             word
             for word, record in zip(words, records, strict=True)
@@ -140,12 +141,12 @@ class RedisFrontier:
         ]
         freed = 0
         for some in _batches(ours) if ours else [[]]:  # a lost frontier looks like one without such URLs
-            [count] = await self._keys.change(tx, place, "free", host, *some)
+            [count] = await place.change(tx, "free", host, *some)
             freed += count
         return FrontierChange(requeued=freed, is_counted=True)
 
     async def reopen(self, tx: Tx, crawl: int, urls: list[NewUrl], answered: list[Url]) -> FrontierChange:
-        place = await self._keys.place(tx, crawl, rebuilding=True)
+        place = await self._place(tx, crawl, rebuilding=True)
         origins = [origin(url) for url in answered]
         numbers = await self._hosts.numbers(tx, sorted({*origins, *(origin(url.url) for url in urls)}))
         given = Counter(numbers[host_origin] for host_origin in origins)
@@ -157,89 +158,89 @@ class RedisFrontier:
                 host_origin = origin(url.url)
                 entry = entry_of(url.url[len(host_origin) :], url.kind, url.parent_key)
                 rows += [numbers[host_origin], depth_word(url.depth), pack_key(url.key, url.chk) + entry]
-            unknown, closed = await self._keys.change(tx, place, "reopen", len(pages) // 2, *pages, *rows)
+            unknown, closed = await place.change(tx, "reopen", len(pages) // 2, *pages, *rows)
             opened, requeued, pages = opened + unknown, requeued + closed, []
         return FrontierChange(opened=opened, requeued=requeued, is_counted=True)
 
     async def release(self, tx: Tx, crawl: int, fence: Fence) -> int:
-        place = await self._keys.place(tx, crawl, attaching=walker_name(fence))
-        [count] = await self._keys.run(place, "release", walker_name(fence), 1)
+        place = await self._place(tx, crawl, attaching=walker_name(fence))
+        [count] = await place.run("release", walker_name(fence), 1)
         self.turns.begin(fence)
         return int(count)
 
     async def holds(self, tx: Tx, crawl: int, fence: Fence) -> bool:
-        place = await self._keys.place(tx, crawl)
-        [[[_, rows]]] = await self._keys.run(place, "held", walker_name(fence))
+        place = await self._place(tx, crawl)
+        [[[_, rows]]] = await place.run("held", walker_name(fence))
         return bool(rows)
 
     async def taken(self, tx: Tx, crawl: int) -> int:
-        _, held, *_ = await self._keys.run(await self._keys.place(tx, crawl), "look", "")
+        _, held, *_ = await (await self._place(tx, crawl)).run("look", "")
         return int(held)
 
     async def recover(self, tx: Tx, crawl: int) -> int:
         """Also raise an error if URLs are missing: none waits and none is held, but not all are settled."""
-        place = await self._keys.place(tx, crawl)
-        [found] = await self._keys.run(place, "held")
+        place = await self._place(tx, crawl)
+        [found] = await place.run("held")
         # Asked after the names were read, so that no walker which began in between is taken for lost (0042).
         live = await live_walkers(tx, [name.decode() for name, _ in found])
         back = 0
         for name, rows in found:
             if name.decode() not in live:
                 back += await self._put_back_lost(place, name, rows)
-        await self._keys.change(tx, place, "audit")
+        await place.change(tx, "audit")
         return back
 
     async def held_hosts(self, tx: Tx, crawl: int, most: int) -> list[HeldHost]:
-        place = await self._keys.place(tx, crawl)
-        hosts = await self._keys.command("ZRANGE", place, "url_queue", 0, -1)
+        place = await self._place(tx, crawl)
+        hosts = await place.command("ZRANGE", "url_queue", 0, -1)
         rows = await tx.all("held_among_hosts", hosts=[int(host) for host in hosts], most=most)
         return [HeldHost(row["origin"], row["held_until"], row["held_status"]) for row in rows]
 
     async def shallowest(self, tx: Tx, crawl: int) -> int | None:
-        place = await self._keys.place(tx, crawl)
-        lists = await self._keys.command("ZRANGE", place, "url_depths", 0, -1)
-        touched = set(await self._keys.command("HKEYS", place, "touched_urls"))
-        touched -= set(await self._keys.command("ZRANGE", place, "quarantine", 0, -1))
+        place = await self._place(tx, crawl)
+        lists = await place.command("ZRANGE", "url_depths", 0, -1)
+        touched = set(await place.command("HKEYS", "touched_urls"))
+        touched -= set(await place.command("ZRANGE", "quarantine", 0, -1))
         waiting = [int(member[13:], 16) for member in lists] + [depth_at(int(seq, 16)) for seq in touched]
         return min(waiting, default=None)
 
     async def next_in_seconds(self, tx: Tx, crawl: int, job_id: str = "") -> float | None:
-        place = await self._keys.place(tx, crawl)
-        ready, *_ = await self._keys.run(place, "look", job_id)
+        place = await self._place(tx, crawl)
+        ready, *_ = await place.run("look", job_id)
         return None if not ready else max(0.0, (float(ready) - place.now) / 1e6)
 
     async def restart(
         self, tx: Tx, crawl: int, fence: Fence, generation: str, *, lost_generation: str | None = None
     ) -> None:
         """Begin a lost frontier again, empty, and let nobody but this walker use it."""
-        before = (await self._keys.place(tx, crawl, rebuilding=True)).generation
+        before = (await self._place(tx, crawl, rebuilding=True)).generation
         if lost_generation not in (None, before):
             raise BackendUnavailable("the frontier", "another walker has begun it again", "attach to it")
         await tx.execute("forget_held", crawl=crawl)  # locked before the frontier, as in a walker's commits
         await tx.execute("rebuild_frontier", crawl=crawl, generation=generation, walker=walker_name(fence))
         # It expires until the walker attaches: if this is not committed, the next rebuild may replace it (0042).
-        place = await self._keys.place(tx, crawl, rebuilding=True)
-        await self._keys.run(place, "begin", UNATTACHED_SECONDS, before)
+        place = await self._place(tx, crawl, rebuilding=True)
+        await place.run("begin", UNATTACHED_SECONDS, before)
 
     async def keep_known(self, tx: Tx, crawl: int, fate: Fate, pages: list[KnownPage]) -> None:
         """Record pages that were settled before the frontier was lost, and count them for their hosts."""
-        place = await self._keys.place(tx, crawl, rebuilding=True)
+        place = await self._place(tx, crawl, rebuilding=True)
         numbers = await self._hosts.numbers(tx, sorted({origin(url) for _, url in pages if url is not None}))
         for some in _batches(pages):
             values: list[Value] = []
             for key, url in some:
                 values += [pack_key(*key), "" if url is None else numbers[origin(url)]]
-            await self._keys.change(tx, place, "known", int(fate), *values)
+            await place.change(tx, "known", int(fate), *values)
 
     async def claim_targets(self, tx: Tx, crawl: int, targets: list[ClaimedTarget]) -> None:
         """Record the targets of redirects, so that nobody but the page that redirects there fetches them."""
-        place = await self._keys.place(tx, crawl, rebuilding=True)
+        place = await self._place(tx, crawl, rebuilding=True)
         for some in _batches(targets):
             values: list[Value] = []
             for key, target in some:
                 via = target.via.encode()
                 values += [pack_key(*key), _target(target.fate, via, Url(target.url)), len(via)]
-            await self._keys.change(tx, place, "claim", *values)
+            await place.change(tx, "claim", *values)
 
     async def finish_rebuild(self, tx: Tx, crawl: int) -> None:
         await tx.execute("end_frontier_rebuild", crawl=crawl)
@@ -271,7 +272,7 @@ class RedisFrontier:
             # and settled at once.
             is_denied = fate is Fate.SKIPPED_ROBOTS
             for batch in _batches(keys):
-                [count] = await self._keys.change(tx, place, "skip", int(is_denied), int(fate), *batch)
+                [count] = await place.change(tx, "skip", int(is_denied), int(fate), *batch)
                 skips[fate] += count
                 new += count
                 settled += count if is_denied else 0
@@ -280,7 +281,7 @@ class RedisFrontier:
     async def _open(self, tx: Tx, place: CrawlPlace, urls: list[NewUrl]) -> tuple[int, Counter[Fate]]:
         keys = pack_keys(urls)
         # Only a filter: another walker may add the same URLs before the script, which looks again (0042).
-        known = await self._keys.command("SMISMEMBER", place, "seen_urls", *keys)
+        known = await place.command("SMISMEMBER", "seen_urls", *keys)
         groups: dict[tuple[str, int], dict[bytes, bytes]] = defaultdict(dict)
         for key, url in dict(compress(zip(keys, urls, strict=True), map(not_, known))).items():
             host_origin = origin(url.url)
@@ -292,7 +293,7 @@ class RedisFrontier:
         values: list[Value] = []
         for (host_origin, depth), entries in groups.items():
             values += [numbers[host_origin], depth_word(depth), len(entries), *entries, *entries.values()]
-        count, reopened = await self._keys.change(tx, place, "add", *values)
+        count, reopened = await place.change(tx, "add", *values)
         return count, Counter(Fate(int(fate)) for fate in reopened)
 
     async def _quarantine(self, tx: Tx, place: CrawlPlace, urls: list[NewUrl]) -> tuple[int, Counter[Fate]]:
@@ -304,14 +305,14 @@ class RedisFrontier:
             for url in some:
                 host = numbers[origin(url.url)]
                 values += [host, depth_word(url.depth), _new_record(url, host)]
-            made, reopened = await self._keys.change(tx, place, "hold_new", *values)
+            made, reopened = await place.change(tx, "hold_new", *values)
             new += [url for url, is_new in zip(some, made, strict=True) if is_new]
             before.update(Fate(int(fate)) for fate in reopened)
         await count_traps(tx, place.number, [url.url for url in new])
         return len(new), before
 
     async def _held_by(self, place: CrawlPlace, fence: Fence) -> set[int]:
-        [[[_, rows]]] = await self._keys.run(place, "held", walker_name(fence))
+        [[[_, rows]]] = await place.run("held", walker_name(fence))
         return {int(word, 16) for word in rows[::3]}
 
     async def _redirect(self, tx: Tx, place: CrawlPlace, batch: WalkerBatch, held: set[int]) -> FrontierChange:
@@ -335,7 +336,7 @@ class RedisFrontier:
         free: set[int] = set()
         opened, reopened = 0, list[bytes]()
         if values:
-            claimed, reopened, opened = await self._keys.change(tx, place, "claim", *values)
+            claimed, reopened, opened = await place.change(tx, "claim", *values)
             free = {done.task.seq for done, ours in zip(wanted.values(), claimed, strict=True) if ours}
         for done in redirects:
             assert done.onward is not None
@@ -361,7 +362,7 @@ class RedisFrontier:
                 values += self._entry(place, done, parents.get(done.task.seq), numbers)
             # If Redis has another number, it has forgotten a call, and the walker starts over (0042).
             turn = self.turns.last(fence)
-            words, ended = await self._keys.change(tx, place, "settle", walker_name(fence), turn, *values)
+            words, ended = await place.change(tx, "settle", walker_name(fence), turn, *values)
             self.turns.made(fence)
             ours = {int(word, 16) for word in words}
             closed += [done for done in some if done.task.seq in ours]
@@ -399,7 +400,7 @@ class RedisFrontier:
         again = [done.task.seq for done in settled if done.fate in WAITING]
         if not again:
             return {}
-        records = await self._keys.command("HMGET", place, "touched_urls", *map(seq_word, again))
+        records = await place.command("HMGET", "touched_urls", *map(seq_word, again))
         return {seq: read_record(record).parent for seq, record in zip(again, records, strict=True) if record}
 
     async def _put_back_lost(self, place: CrawlPlace, name: bytes, rows: list[Any]) -> int:
@@ -410,7 +411,7 @@ class RedisFrontier:
             values += [word, record_of(record[:12], waiting)]
         back = 0
         for some in _batches(values, 2 * ENTRIES) or [[]]:
-            [count] = await self._keys.run(place, "recover", name, *some)
+            [count] = await place.run("recover", name, *some)
             back += count
         return back
 

@@ -1,6 +1,7 @@
 """Frontier administration on Redis. What only the database has (pages, sitemaps, traps, counters) is left to it."""
 
 from bisect import bisect_right
+from functools import partial
 from typing import Any
 
 from shoal.base.database import Tx
@@ -23,11 +24,11 @@ from shoal.crawl.store import CrawlStore
 from shoal.drivers.redis.connection import RedisClient
 from shoal.drivers.redis.frontier_records import (
     KINDS,
-    CrawlKeys,
     CrawlPlace,
     WaitingUrl,
     depth_at,
     pack_key,
+    place_of,
     prefix,
     read_entry,
     read_record,
@@ -46,16 +47,14 @@ class RedisFrontierAdmin:
 
     def __init__(self, client: RedisClient, sql: SqlFrontierAdmin) -> None:
         self._client = client
-        self._keys = CrawlKeys(client)
+        self._place = partial(place_of, client)
         self._sql = sql
         self._listed: dict[str, list[tuple[Key, Fate]]] = {}  # known keys of crawls that are being dumped
 
     async def hosts(self, tx: Tx, crawl: int, limit: int) -> list[CrawlHost]:
-        place = await self._keys.place(tx, crawl)
-        given = {
-            int(host): int(pages) for host, pages in _pairs(await self._keys.command("HGETALL", place, "host_pages"))
-        }
-        queue = await self._keys.command("ZRANGE", place, "url_queue", 0, -1, "WITHSCORES")
+        place = await self._place(tx, crawl)
+        given = {int(host): int(pages) for host, pages in _pairs(await place.command("HGETALL", "host_pages"))}
+        queue = await place.command("ZRANGE", "url_queue", 0, -1, "WITHSCORES")
         ready = {int(host): int(float(score)) for host, score in zip(queue[::2], queue[1::2], strict=True)}
         most = sorted(
             given | dict.fromkeys(ready.keys() - given.keys(), 0), key=lambda host: (-given.get(host, 0), host)
@@ -66,13 +65,13 @@ class RedisFrontierAdmin:
         return await self._sql.hosts_in_full(tx, rows)
 
     async def taken(self, tx: Tx, crawl: int) -> int:
-        _, held, *_ = await self._keys.run(await self._keys.place(tx, crawl), "look", "")
+        _, held, *_ = await (await self._place(tx, crawl)).run("look", "")
         return int(held)
 
     async def fate_of(self, tx: Tx, crawl: int, url: Url, kind: UrlKind, key: Key) -> UrlFacts | None:
-        place = await self._keys.place(tx, crawl)
+        place = await self._place(tx, crawl)
         facts = await self._facts(tx, place, url, kind, key)
-        stored = await self._keys.command("HGET", place, "redirect_targets", pack_key(*key))
+        stored = await place.command("HGET", "redirect_targets", pack_key(*key))
         if facts is None or facts.page is not None or stored is None:
             return facts
         target = _target(stored)
@@ -81,14 +80,14 @@ class RedisFrontierAdmin:
         return UrlFacts(facts.fate, facts.waiting, facts.page, facts.sitemap, target, source)
 
     async def urls_after(self, tx: Tx, crawl: int, after: Place | None, limit: int) -> list[tuple[Place, KeptUrl]]:
-        place = await self._keys.place(tx, crawl)
+        place = await self._place(tx, crawl)
         found = await self._kept_after(place, after, limit)
         rows = await tx.all("host_origins", hosts=sorted({waiting.host for _, waiting, *_ in found}))
         origins = {row["number"]: row["origin"] for row in rows}
         return [(at, _kept(waiting, origins[waiting.host], depth, due)) for at, waiting, depth, due in found]
 
     async def keys_after(self, tx: Tx, crawl: int, after: Key | None, limit: int) -> list[KnownKey]:
-        place = await self._keys.place(tx, crawl)
+        place = await self._place(tx, crawl)
         if after is None or place.generation not in self._listed:
             fates = await self._fates(place)
             self._listed[place.generation] = sorted(
@@ -103,18 +102,18 @@ class RedisFrontierAdmin:
     async def targets_after(
         self, tx: Tx, crawl: int, after: Key | None, limit: int
     ) -> list[tuple[Key, RedirectTarget]]:
-        place = await self._keys.place(tx, crawl)
-        rows = _pairs(await self._keys.command("HGETALL", place, "redirect_targets"))
+        place = await self._place(tx, crawl)
+        rows = _pairs(await place.command("HGETALL", "redirect_targets"))
         found = sorted((unpack_key(key), stored) for key, stored in rows)
         start = 0 if after is None else bisect_right(found, after, key=lambda one: one[0])
         return [(key, _target(stored)) for key, stored in found[start : start + limit]]
 
     async def forget(self, tx: Tx, crawl: int, limit: int) -> int:
         """Forget all URLs at once, whatever the limit: Redis frees the memory in the background."""
-        place = await self._keys.place(tx, crawl, rebuilding=True)
+        place = await self._place(tx, crawl, rebuilding=True)
         known = await self._fates(place)
         if known:
-            await self._keys.change(tx, place, "drop", 0)
+            await place.change(tx, "drop", 0)
             return len(known)
         while await self._sql.forget(tx, crawl, limit):  # fates of seeds
             pass
@@ -127,29 +126,26 @@ class RedisFrontierAdmin:
         return removed
 
     async def unclaim(self, tx: Tx, crawl: int, fence: Fence) -> None:
-        await self._keys.run(await self._keys.place(tx, crawl), "unclaim", walker_name(fence))
+        await (await self._place(tx, crawl)).run("unclaim", walker_name(fence))
 
     async def _lists(self, place: CrawlPlace) -> list[tuple[int, str]]:
         """Return the host and the depth of every queue."""
         return [
-            (int(member[:12]), member[13:].decode())
-            for member in await self._keys.command("ZRANGE", place, "url_depths", 0, -1)
+            (int(member[:12]), member[13:].decode()) for member in await place.command("ZRANGE", "url_depths", 0, -1)
         ]
 
     async def _fates(self, place: CrawlPlace) -> dict[bytes, Fate]:
-        fates = dict.fromkeys(await self._keys.command("SMEMBERS", place, "seen_urls"), Fate.OPEN)
-        fates.update(dict.fromkeys(await self._keys.command("SMEMBERS", place, "processed_urls"), Fate.FETCHED))
-        fates.update(
-            {key: Fate(int(fate)) for key, fate in _pairs(await self._keys.command("HGETALL", place, "url_fates"))}
-        )
+        fates = dict.fromkeys(await place.command("SMEMBERS", "seen_urls"), Fate.OPEN)
+        fates.update(dict.fromkeys(await place.command("SMEMBERS", "processed_urls"), Fate.FETCHED))
+        fates.update({key: Fate(int(fate)) for key, fate in _pairs(await place.command("HGETALL", "url_fates"))})
         return fates
 
     async def _facts(self, tx: Tx, place: CrawlPlace, url: Url, kind: UrlKind, key: Key) -> UrlFacts | None:
         packed = pack_key(*key)
-        fate = await self._keys.command("HGET", place, "url_fates", packed)
-        if fate is None and await self._keys.command("SISMEMBER", place, "processed_urls", packed):
+        fate = await place.command("HGET", "url_fates", packed)
+        if fate is None and await place.command("SISMEMBER", "processed_urls", packed):
             fate = int(Fate.FETCHED)
-        if fate is None and await self._keys.command("SISMEMBER", place, "seen_urls", packed):
+        if fate is None and await place.command("SISMEMBER", "seen_urls", packed):
             fate = int(Fate.OPEN)
         if fate is None:
             return None
@@ -165,9 +161,9 @@ class RedisFrontierAdmin:
         if not rows:
             return None
         host = rows[0]["number"]
-        [walkers] = await self._keys.run(place, "held")
+        [walkers] = await place.run("held")
         holders = {word: name.decode() for name, held in walkers for word in held[::3]}
-        for word, record in _pairs(await self._keys.command("HGETALL", place, "touched_urls")):
+        for word, record in _pairs(await place.command("HGETALL", "touched_urls")):
             if record[:12] == key:
                 waiting, seq = read_record(record), int(word, 16)
                 due = await self._due(place, word, waiting.host)
@@ -175,9 +171,7 @@ class RedisFrontierAdmin:
                 kept = _kept(waiting, host_origin, depth_at(seq), due)
                 return await self._with_context(tx, place, kept, fence, waiting)
         for at, depth in await self._lists(place):
-            for entry in (
-                await self._keys.command("LRANGE", place, f"url_queue:{at}:{depth}", 0, -1) if at == host else ()
-            ):
+            for entry in await place.command("LRANGE", f"url_queue:{at}:{depth}", 0, -1) if at == host else ():
                 waiting = read_entry(host, entry)
                 if host_origin + waiting.path == url and KINDS[waiting.kind] is kind:
                     kept = _kept(waiting, host_origin, int(depth, 16), 0)
@@ -190,7 +184,7 @@ class RedisFrontierAdmin:
         parents = (
             [] if waiting.parent is None else await tx.all("parent_urls", crawl=place.number, keys=[waiting.parent])
         )
-        ready_at = await self._keys.command("ZSCORE", place, "url_queue", waiting.host)
+        ready_at = await place.command("ZSCORE", "url_queue", waiting.host)
         held = await tx.all("held_among_hosts", hosts=[waiting.host], most=1)
         return Waiting(
             kept,
@@ -202,10 +196,10 @@ class RedisFrontierAdmin:
 
     async def _due(self, place: CrawlPlace, word: bytes, host: int) -> int | None:
         """Return when a URL that was tried may be fetched again; None if it is in quarantine."""
-        if await self._keys.command("ZSCORE", place, "quarantine", word) is not None:
+        if await place.command("ZSCORE", "quarantine", word) is not None:
             return None
-        due = await self._keys.command("ZSCORE", place, f"retries:{host}", word)
-        return int(float(due or await self._keys.command("ZSCORE", place, "suspects", word) or 0))
+        due = await place.command("ZSCORE", f"retries:{host}", word)
+        return int(float(due or await place.command("ZSCORE", "suspects", word) or 0))
 
     async def _kept_after(
         self, place: CrawlPlace, after: Place | None, limit: int
@@ -214,9 +208,9 @@ class RedisFrontierAdmin:
         kind, *at = after or (TOUCHED, -1)
         found: list[tuple[Place, WaitingUrl, int, int | None]] = []
         if kind == TOUCHED:
-            words = sorted(await self._keys.command("HKEYS", place, "touched_urls"))
+            words = sorted(await place.command("HKEYS", "touched_urls"))
             for word in [word for word in words if int(word, 16) > at[0]][:limit]:
-                waiting, seq = read_record(await self._keys.command("HGET", place, "touched_urls", word)), int(word, 16)
+                waiting, seq = read_record(await place.command("HGET", "touched_urls", word)), int(word, 16)
                 found.append(((TOUCHED, seq), waiting, depth_at(seq), await self._due(place, word, waiting.host)))
             if found:
                 return found
@@ -227,9 +221,7 @@ class RedisFrontierAdmin:
                 continue
             start = at[2] + 1 if (host, level) == (at[0], at[1]) else 0
             name = f"url_queue:{host}:{depth}"
-            for index, entry in enumerate(
-                await self._keys.command("LRANGE", place, name, start, start + limit - 1), start
-            ):
+            for index, entry in enumerate(await place.command("LRANGE", name, start, start + limit - 1), start):
                 found.append(((UNTRIED, host, level, index), read_entry(host, entry), level, 0))
             if found:
                 return found

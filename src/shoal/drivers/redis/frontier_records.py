@@ -138,21 +138,6 @@ COUNTER = "frontier"
 """The counter of a crawl that mirrors those in Redis. Other counters are named after jobs."""
 
 
-@dataclass(frozen=True, slots=True)
-class CrawlPlace:
-    """A crawl as the driver needs it. `now` is the database's clock."""
-
-    number: int
-    id: str
-    key_seed: int
-    generation: str
-    rebuilt_by: str | None
-    now: int
-
-    def key(self, name: str) -> str:
-        return f"{prefix(self.id)}{name}"
-
-
 @lru_cache
 def prefix(crawl_id: str) -> str:
     """Return how all keys of a crawl begin. The braces are part of the keys: a cluster puts them into one slot."""
@@ -165,55 +150,53 @@ def walker_name(fence: Fence) -> str:
     return f"{fence.job_id}:{fence.epoch}"
 
 
-class CrawlKeys:
-    """Runs the frontier's scripts and copies the counters they return into the database."""
+@dataclass(frozen=True, slots=True)
+class CrawlPlace:
+    """The frontier of a crawl on a server: runs its scripts, and copies the counters they return into the database.
+    `now` is the database's clock."""
 
-    def __init__(self, client: RedisClient) -> None:
-        self._client = client
+    client: RedisClient
+    number: int
+    id: str
+    key_seed: int
+    generation: str
+    rebuilt_by: str | None
+    now: int
 
-    async def place(self, tx: Tx, crawl: int, *, rebuilding: bool = False, attaching: str = "") -> CrawlPlace:
-        """Return where the frontier of a crawl is. While a walker rebuilds it, others wait. If that walker died, or is
-        the one that attaches, its rebuilding was interrupted, and the frontier is lost."""
-        row = await tx.one("frontier_place", crawl=crawl)
-        assert row is not None
-        place = CrawlPlace(crawl, row["id"], row["key_seed"], row["generation"], row["rebuilt_by"], row["now"])
-        if place.rebuilt_by is not None and not rebuilding:
-            if place.rebuilt_by == attaching or not await live_walkers(tx, [place.rebuilt_by]):
-                raise FrontierLost(place.id, "its rebuilding was interrupted", place.generation)
-            raise BackendUnavailable("the frontier", "it is being rebuilt", "wait until that is done")
-        return place
+    def key(self, name: str) -> str:
+        return f"{prefix(self.id)}{name}"
 
-    async def run(self, place: CrawlPlace, script: str, *arguments: Value) -> list[Any]:
-        """Run a script on a crawl; return its result without the state."""
-        given = (place.generation, place.now, *arguments)
-        with _wrong_type_is_loss(place):
-            state, *result = await self._client.script(f"frontier_{script}", [place.key("generation")], given)
+    async def run(self, script: str, *arguments: Value) -> list[Any]:
+        """Run a script; return its result without the state."""
+        given = (self.generation, self.now, *arguments)
+        with self._wrong_type_is_loss():
+            state, *result = await self.client.script(f"frontier_{script}", [self.key("generation")], given)
         if state == b"OK":
             return list(result)
         if state == b"STALE":
-            raise BackendUnavailable(self._client.name, "it forgot what was written last", "start over")
+            raise BackendUnavailable(self.client.name, "it forgot what was written last", "start over")
         if state == b"FOREIGN" and script == "begin":
             fix = "choose another id, or another number of a Redis database in REDIS_URL"
-            raise StateConflict("crawl", place.id, "in this Redis already, from another store", "be started", fix)
-        raise FrontierLost(place.id, "Redis does not have it any more", place.generation)
+            raise StateConflict("crawl", self.id, "in this Redis already, from another store", "be started", fix)
+        raise FrontierLost(self.id, "Redis does not have it any more", self.generation)
 
-    async def command(self, command: str, place: CrawlPlace, name: str, *words: Value) -> Any:
-        """Send one command about a key of a crawl."""
-        with _wrong_type_is_loss(place):
-            return await self._client.command(command, place.key(name), *words)
+    async def command(self, command: str, name: str, *words: Value) -> Any:
+        """Send one command about a key of the crawl."""
+        with self._wrong_type_is_loss():
+            return await self.client.command(command, self.key(name), *words)
 
-    async def change(self, tx: Tx, place: CrawlPlace, script: str, *arguments: Value) -> list[Any]:
+    async def change(self, tx: Tx, script: str, *arguments: Value) -> list[Any]:
         """Run a script that changes counters, and mirror them."""
-        *result, totals = await self.run(place, script, *arguments)
-        await self.mirror(tx, place, totals)
+        *result, totals = await self.run(script, *arguments)
+        await self.mirror(tx, totals)
         return result
 
-    async def mirror(self, tx: Tx, place: CrawlPlace, totals: Sequence[bytes]) -> None:
+    async def mirror(self, tx: Tx, totals: Sequence[bytes]) -> None:
         """Copy the counters into the database, unless it has newer ones."""
         values = {totals[at]: int(totals[at + 1]) for at in range(0, len(totals), 2)}
         if b"opened" not in values or b"settled" not in values:
-            raise FrontierLost(place.id, "Redis does not have its counters any more", place.generation)
-        crawl = place.number
+            raise FrontierLost(self.id, "Redis does not have its counters any more", self.generation)
+        crawl = self.number
         if not await tx.execute("raise_frontier_version", crawl=crawl, version=values[b"version"]):
             return
         counts = {"opened": values[b"opened"], "settled": values[b"settled"]}
@@ -225,15 +208,29 @@ class CrawlKeys:
         ]
         await tx.many("set_frontier_skips", skips)
 
+    @contextmanager
+    def _wrong_type_is_loss(self) -> Iterator[None]:
+        try:
+            yield
+        except BackendUnavailable as error:
+            if isinstance(error.__cause__, Exception) and code_of(error.__cause__) == "WRONGTYPE":
+                raise FrontierLost(self.id, "one of its keys in Redis has the wrong type", self.generation) from error
+            raise
 
-@contextmanager
-def _wrong_type_is_loss(place: CrawlPlace) -> Iterator[None]:
-    try:
-        yield
-    except BackendUnavailable as error:
-        if isinstance(error.__cause__, Exception) and code_of(error.__cause__) == "WRONGTYPE":
-            raise FrontierLost(place.id, "one of its keys in Redis has the wrong type", place.generation) from error
-        raise
+
+async def place_of(
+    client: RedisClient, tx: Tx, crawl: int, *, rebuilding: bool = False, attaching: str = ""
+) -> CrawlPlace:
+    """Return where the frontier of a crawl is. While a walker rebuilds it, others wait. If that walker died, or is the
+    one that attaches, its rebuilding was interrupted, and the frontier is lost."""
+    row = await tx.one("frontier_place", crawl=crawl)
+    assert row is not None
+    place = CrawlPlace(client, crawl, row["id"], row["key_seed"], row["generation"], row["rebuilt_by"], row["now"])
+    if place.rebuilt_by is not None and not rebuilding:
+        if place.rebuilt_by == attaching or not await live_walkers(tx, [place.rebuilt_by]):
+            raise FrontierLost(place.id, "its rebuilding was interrupted", place.generation)
+        raise BackendUnavailable("the frontier", "it is being rebuilt", "wait until that is done")
+    return place
 
 
 async def live_walkers(tx: Tx, names: Sequence[str]) -> set[str]:

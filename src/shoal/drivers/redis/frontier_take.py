@@ -11,7 +11,6 @@ from shoal.crawl.frontier.values import FrontierTask, Taken
 from shoal.crawl.store import AdmissionChecks, HostRate
 from shoal.drivers.redis.connection import Value
 from shoal.drivers.redis.frontier_records import (
-    CrawlKeys,
     CrawlPlace,
     WaitingUrl,
     depth_word,
@@ -53,7 +52,6 @@ class RedisTake:
     def __init__(
         self,
         tx: Tx,
-        keys: CrawlKeys,
         place: CrawlPlace,
         fence: Fence,
         rate: HostRate,
@@ -61,7 +59,6 @@ class RedisTake:
         admission: AdmissionChecks | None,
     ) -> None:
         self._tx = tx
-        self._keys = keys
         self._place = place
         self._fence = fence
         self._walker = walker_name(fence)
@@ -79,7 +76,7 @@ class RedisTake:
     async def take_suspect(self, in_flight: int) -> Taken | None:
         """Take the one URL that must be alone in flight, once nothing else is. Return None if there is none, or if its
         host may not be requested soon, so that it does not hold up other URLs."""
-        rows, has_targets = await self._keys.run(self._place, "suspects", SUSPECTS_AT_ONCE)
+        rows, has_targets = await self._place.run("suspects", SUSPECTS_AT_ONCE)
         if not rows:
             return None
         self._has_targets = bool(has_targets)
@@ -124,7 +121,7 @@ class RedisTake:
     async def _candidates(self, most: int) -> list[HostCandidate]:
         """Return the hosts to request: those claimed by this walker or by no live one. Several walkers leave each other
         an equal share; a walker that finds no host of its own helps with another's."""
-        found = await self._keys.run(self._place, "hosts", self._walker, most, HOSTS_PER_TAKE)
+        found = await self._place.run("hosts", self._walker, most, HOSTS_PER_TAKE)
         ours, others, self._has_targets = found[0], found[1], bool(found[2])
         if others:
             live = await live_walkers(self._tx, sorted({row[2].decode() for row in others}))
@@ -164,12 +161,12 @@ class RedisTake:
         return {row["number"]: row["origin"] for row in rows}
 
     async def _pages_of(self, hosts: list[int]) -> dict[int, int]:
-        [values] = await self._keys.run(self._place, "pages", *hosts)
+        [values] = await self._place.run("pages", *hosts)
         return {host: int(value or 0) for host, value in zip(hosts, values, strict=True)}
 
     async def _limit(self, rotation: Rotation) -> None:
         if rotation.needs_in_flight:
-            [found] = await self._keys.run(self._place, "held")
+            [found] = await self._place.run("held")
             in_flight = Counter(int(host) for _, rows in found for host in rows[1::3])
             for batch in rotation.limit(in_flight):
                 await self._close(batch)
@@ -178,7 +175,7 @@ class RedisTake:
         """Close the waiting URLs of a host that has reached its page limit, a limited number per take."""
         values: list[Value] = []
         for what in ("U", "A"):
-            [[rows]] = await self._keys.run(self._place, "peek", what, batch.host, 0, CLOSED_AT_ONCE)
+            [[rows]] = await self._place.run("peek", what, batch.host, 0, CLOSED_AT_ONCE)
             for where, stored in zip(rows[::2], rows[1::2], strict=True):
                 waiting = read_entry(batch.host, stored) if what == "U" else read_record(stored)
                 key = pack_key(*waiting.key(batch.origin, self._place.key_seed))
@@ -190,11 +187,11 @@ class RedisTake:
         values += suspects
         if values:
             fate = int(Fate.SKIPPED_HOST_BUDGET)
-            [closed] = await self._keys.change(self._tx, self._place, "close", batch.host, fate, *values)
+            [closed] = await self._place.change(self._tx, "close", batch.host, fate, *values)
             self._closed += closed
 
     async def _suspects_at(self, batch: HostBatch) -> list[Value]:
-        rows, _ = await self._keys.run(self._place, "suspects", CLOSED_AT_ONCE)
+        rows, _ = await self._place.run("suspects", CLOSED_AT_ONCE)
         values: list[Value] = []
         for word, record in zip(rows[::2], rows[1::2], strict=True):
             waiting = read_record(record)
@@ -231,7 +228,7 @@ class RedisTake:
         if not wanted:
             return []
         values = [value for batch, skip, most in wanted for value in (batch.host, skip, most)]
-        [rows] = await self._keys.run(self._place, "peek", what, *values)
+        [rows] = await self._place.run("peek", what, *values)
         return list(rows)
 
     def _tasks(self, batch: HostBatch, found: list[tuple[int, WaitingUrl]]) -> list[FrontierTask]:
@@ -266,7 +263,7 @@ class RedisTake:
         fates: dict[tuple[int, int], Fate] = {}
         if found and self._has_targets:
             keys = [pack_key(task.key, task.chk) for task in found]
-            [values] = await self._keys.run(self._place, "targets", *keys)
+            [values] = await self._place.run("targets", *keys)
             for task, stored in zip(found, values, strict=True):
                 if stored:
                     fates[task.key, task.chk] = Fate(int(stored[:2]))
@@ -297,7 +294,7 @@ class RedisTake:
             return []
         turn = self._turns.last(self._fence)
         counts = len(tasks), len(hosts) // 2
-        [words] = await self._keys.run(self._place, "take", self._walker, turn, *counts, *values, *hosts)
+        [words] = await self._place.run("take", self._walker, turn, *counts, *values, *hosts)
         self._turns.made(self._fence)
         taken = []
         for task, word in zip(tasks, words, strict=True):

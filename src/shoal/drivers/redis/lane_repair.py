@@ -15,7 +15,9 @@ from shoal.queue.job import NODE, SHARED_LANE
 from shoal.queue.lanes import LaneRepair
 
 BATCHES = 5  # per pass: the store has other things to do, and a pass that is not done is followed by another at once
-FORGOTTEN_AFTER = 5.0  # seconds from a pop to the commit that leases what was popped; usually it takes milliseconds
+FORGOTTEN_AFTER_SECONDS = (
+    5.0  # seconds from a pop to the commit that leases what was popped; usually it takes milliseconds
+)
 QUEUES, HEADS = 10, 100  # queues whose first entries are compared with the table, and how many of each
 FIRST, LAST = -(1 << 62), 1 << 62  # ranks
 Cursor = tuple[str, str, str, int, str]  # lane, kind, capability, rank, id
@@ -36,7 +38,7 @@ class LaneRepairs:
             return LaneRepair(
                 more=not self._server.has_generation
             )  # it has just been made, and can be used from now on
-        found = await self._server.call("check", FORGOTTEN_AFTER, BATCH, QUEUES, HEADS)
+        found = await self._server.call("check", FORGOTTEN_AFTER_SECONDS, BATCH, QUEUES, HEADS)
         if found is None:
             return LaneRepair()
         began, forgotten, heads = found

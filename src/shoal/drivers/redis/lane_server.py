@@ -76,8 +76,8 @@ def read_place(place: bytes) -> tuple[str, int]:
 
 
 TIMEOUT = timedelta(seconds=1)  # longest time of one call
-FIRST_PAUSE = 1.0  # seconds without calls after a failed one
-LONGEST_PAUSE = 15.0
+FIRST_PAUSE_SECONDS = 1.0  # seconds without calls after a failed one
+LONGEST_PAUSE_SECONDS = 15.0
 SLOW_SECONDS = 0.2  # a call that takes longer costs more than the way through the database
 NOT_BEGUN = "it has no lanes yet, or has lost them: a controller puts the jobs back"
 SLOW = "it answers slowly"
@@ -111,7 +111,7 @@ class LaneServer:
         self._lock = Lock()
         self._generation = ""  # empty: not read yet, or the database has none
         self._decided: list[str] = []
-        self._pause = 0.0
+        self._pause_seconds = 0.0
         self._resume_at = 0.0
         self._problem: str | None = None
 
@@ -153,9 +153,9 @@ class LaneServer:
         if state == b"LOST":
             # The database may have another generation now: its lanes began anew.
             self._generation = ""
-            self._fail(f"{self._client.name}: {NOT_BEGUN}", pause=FIRST_PAUSE)
+            self._fail(f"{self._client.name}: {NOT_BEGUN}", pause_seconds=FIRST_PAUSE_SECONDS)
         else:
-            self._fail(f"{self._client.name}: {FOREIGN}", pause=LONGEST_PAUSE)
+            self._fail(f"{self._client.name}: {FOREIGN}", pause_seconds=LONGEST_PAUSE_SECONDS)
         return None
 
     async def push(self, entries: Sequence[LaneEntry]) -> None:
@@ -221,14 +221,16 @@ class LaneServer:
             decided, self._decided = self._decided[:BATCH], self._decided[BATCH:]
         return decided
 
-    def _fail(self, why: str, pause: float | None = None) -> None:
-        self._pause = pause or min(max(FIRST_PAUSE, 2 * self._pause), LONGEST_PAUSE)
-        self._resume_at = self._clock.monotonic() + self._pause
+    def _fail(self, why: str, pause_seconds: float | None = None) -> None:
+        self._pause_seconds = pause_seconds or min(
+            max(FIRST_PAUSE_SECONDS, 2 * self._pause_seconds), LONGEST_PAUSE_SECONDS
+        )
+        self._resume_at = self._clock.monotonic() + self._pause_seconds
         if self._problem is None:
             self._signals.emit(LanesDegraded(server=self._client.name, why=why))
         self._problem = why
 
     def _succeed(self) -> None:
         if self._problem is not None:
-            self._problem, self._pause = None, 0.0
+            self._problem, self._pause_seconds = None, 0.0
             self._signals.emit(LanesRestored(server=self._client.name))

@@ -15,12 +15,12 @@ from shoal.base.url import Url, origin
 from shoal.crawl.frontier.values import FrontierTask, UrlKind, key_of
 from shoal.drivers.redis.connection import RedisClient, Value
 from shoal.drivers.redis.frontier_records import (
-    CrawlKeys,
     CrawlPlace,
     depth_at,
     depth_word,
     entry_of,
     pack_key,
+    place_of,
     read_entry,
     record_of,
     seq_word,
@@ -53,12 +53,12 @@ class NextUrl(NamedTuple):
 
 
 class SingleCalls:
-    """Calls for one crawl. `client` blocks its thread; `keys` is for transactions. May be used by several threads, but
-    `exchange` only by one at a time, and not while the walker uses the frontier in another way."""
+    """Calls for one crawl. `client` blocks its thread; `async_client` is for transactions. Several threads may use it,
+    but `exchange` only one at a time, and not while the walker uses the frontier in another way."""
 
-    def __init__(self, client: RedisClient, keys: CrawlKeys, turns: WalkerTurns, clock: Clock) -> None:
-        self._scripts = CrawlKeys(client)
-        self._keys = keys
+    def __init__(self, client: RedisClient, async_client: RedisClient, turns: WalkerTurns, clock: Clock) -> None:
+        self._client = client
+        self._async_client = async_client
         self._hosts = HostStore()
         self._turns = turns
         self._clock = clock
@@ -77,8 +77,8 @@ class SingleCalls:
         """Read what calls need, also for the host of a URL, and copy the counters into the database. Calls use it once
         the transaction has committed."""
         asked_at, changes, fresh = self._clock.monotonic(), self._changes, self._fresh()
-        place = await self._keys.place(tx, crawl)
-        await self._keys.change(tx, place, "audit")
+        place = await place_of(self._async_client, tx, crawl)
+        await place.change(tx, "audit")
         origins = set() if url is None else {origin(url)}
         if fresh is None and self._look is not None:
             origins |= set(list(self._look.free.values())[-MOST_FREE:])
@@ -168,9 +168,9 @@ class SingleCalls:
 
     def _run(self, look: Look, script: str, *arguments: Value) -> list[Any] | None:
         passed = self._clock.monotonic() - look.asked_at
-        place = replace(look.place, now=look.place.now + int(1e6 * passed))
+        place = replace(look.place, client=self._client, now=look.place.now + int(1e6 * passed))
         try:
-            return _finished(self._scripts.run(place, script, *arguments))
+            return _finished(place.run(script, *arguments))
         except FrontierLost:
             self.forget()
             return None

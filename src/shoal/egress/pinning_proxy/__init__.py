@@ -1,16 +1,16 @@
 """A forward proxy on loopback that is a browser's only way to the network, under the same rules as every request."""
 
+from shoal.egress.pinning_proxy.account import Allow, ProxyAccount, ProxyCounts, ProxyRefusal
 from shoal.egress.pinning_proxy.connections import ProxyLimits
 from shoal.egress.pinning_proxy.server import CHROMIUM_NETWORK_FLAGS, PinningProxy, chromium_network_flags
-from shoal.egress.pinning_proxy.session import Allow, ProxyCounts, ProxyRefusal, ProxySession
 
 __all__ = [
     "CHROMIUM_NETWORK_FLAGS",
     "Allow",
     "PinningProxy",
+    "ProxyAccount",
     "ProxyCounts",
     "ProxyLimits",
     "ProxyRefusal",
-    "ProxySession",
     "chromium_network_flags",
 ]

@@ -7,6 +7,7 @@ from typing import Final
 
 from shoal.base.clock import Clock
 from shoal.egress.exchange import BLOCKED, Failure
+from shoal.egress.pinning_proxy.account import ProxyAccount
 from shoal.egress.pinning_proxy.connections import ProxyLimits
 from shoal.egress.pinning_proxy.messages import (
     BadMessage,
@@ -20,9 +21,8 @@ from shoal.egress.pinning_proxy.messages import (
     parse_request,
     parse_response,
 )
-from shoal.egress.pinning_proxy.session import ProxySession
 
-FindSession = Callable[[tuple[str, str] | None], ProxySession | None]
+FindAccount = Callable[[tuple[str, str] | None], ProxyAccount | None]
 
 _ESTABLISHED: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _STATUS: Final = {
@@ -36,7 +36,7 @@ _STATUS: Final = {
 class BrowserConnection:
     """Reads requests from a browser and answers each: with the server's response, or with a refusal."""
 
-    def __init__(self, browser: ByteStream, find: FindSession, limits: ProxyLimits, clock: Clock) -> None:
+    def __init__(self, browser: ByteStream, find: FindAccount, limits: ProxyLimits, clock: Clock) -> None:
         self._browser = browser
         self._find = find
         self._limits = limits
@@ -57,71 +57,71 @@ class BrowserConnection:
             except BadMessage as error:
                 await self._answer("400 Bad Request", "invalid_request", str(error), close=True)
                 return
-            session = self._find(request.credential())
-            if session is None:
+            account = self._find(request.credential())
+            if account is None:
                 if not await self._challenge(request):
                     return
             elif request.is_tunnel:
-                await self._serve_tunnel(session, request)
+                await self._serve_tunnel(account, request)
                 return
-            elif not await self._serve_request(session, request):
+            elif not await self._serve_request(account, request):
                 return
 
     async def _challenge(self, request: RequestHead) -> bool:
         """Ask for a credential. Return whether the browser may send it on this connection."""
         has_body = not request.is_tunnel and request.has_body
-        text = "A credential of an open session is needed."
+        text = "A credential of an open account is needed."
         await self._answer("407 Proxy Authentication Required", "unauthorized", text, close=has_body)
         return not has_body
 
-    async def _serve_tunnel(self, session: ProxySession, request: RequestHead) -> None:
-        failure = await session.admit(request.target, request.host)
+    async def _serve_tunnel(self, account: ProxyAccount, request: RequestHead) -> None:
+        failure = await account.admit(request.target, request.host)
         if failure is None:
             try:
-                failure = await self._open_tunnel(session, request)
+                failure = await self._open_tunnel(account, request)
             finally:
-                session.slots.release(request.host)
+                account.slots.release(request.host)
         if failure is not None:
-            await self._refuse(session, request, failure, close=True)
+            await self._refuse(account, request, failure, close=True)
 
-    async def _open_tunnel(self, session: ProxySession, request: RequestHead) -> Failure | None:
+    async def _open_tunnel(self, account: ProxyAccount, request: RequestHead) -> Failure | None:
         """Run a tunnel until it ends. Return why it could not be opened."""
-        server = await session.dialer.dial(request.host, request.port, tunnel=True)
+        server = await account.dialer.dial(request.host, request.port, tunnel=True)
         if isinstance(server, Failure):
             return server
-        tunnel = Tunnel(session, self._browser, server, self._clock)
-        session.slots.add_tunnel(request.host, tunnel)
+        tunnel = Tunnel(account, self._browser, server, self._clock)
+        account.slots.add_tunnel(request.host, tunnel)
         try:
-            with session.holding(tunnel):
+            with account.holding(tunnel):
                 await self._browser.send(_ESTABLISHED)
                 failure = await tunnel.run()
         finally:
             tunnel.abort()
-            session.slots.remove_tunnel(request.host, tunnel)
+            account.slots.remove_tunnel(request.host, tunnel)
         if failure is not None:
-            session.refuse(request.target, failure)
+            account.refuse(request.target, failure)
         return None
 
-    async def _serve_request(self, session: ProxySession, request: RequestHead) -> bool:
+    async def _serve_request(self, account: ProxyAccount, request: RequestHead) -> bool:
         """Serve a plain request. Return whether the connection can be used for another one."""
-        failure = await session.admit(request.url, request.host)
+        failure = await account.admit(request.url, request.host)
         if failure is None:
-            exchange = PlainRequest(session, request, self._browser)
+            exchange = PlainRequest(account, request, self._browser)
             try:
                 return await exchange.run()
             except RequestFailed as error:
                 if exchange.has_answered:
-                    session.refuse(request.target, error.failure)
+                    account.refuse(request.target, error.failure)
                     self._browser.abort()  # the browser must not mistake the part that it has for the whole response
                     return False
                 failure = error.failure
             finally:
-                session.slots.release(request.host)
-        return await self._refuse(session, request, failure, close=request.has_body)
+                account.slots.release(request.host)
+        return await self._refuse(account, request, failure, close=request.has_body)
 
-    async def _refuse(self, session: ProxySession, request: RequestHead, failure: Failure, *, close: bool) -> bool:
+    async def _refuse(self, account: ProxyAccount, request: RequestHead, failure: Failure, *, close: bool) -> bool:
         """Count a refusal and answer with it. Return whether the connection can be used for another request."""
-        session.refuse(request.target, failure)
+        account.refuse(request.target, failure)
         status = "403 Forbidden" if failure.code in BLOCKED else _STATUS.get(failure.code, "502 Bad Gateway")
         await self._answer(status, failure.code, failure.message, close=close)
         return not close
@@ -153,8 +153,8 @@ class RequestFailed(Exception):
 class PlainRequest:
     """Sends a request to its server, over an idle connection if there is one, and copies the response."""
 
-    def __init__(self, session: ProxySession, request: RequestHead, browser: ByteStream) -> None:
-        self._session = session
+    def __init__(self, account: ProxyAccount, request: RequestHead, browser: ByteStream) -> None:
+        self._account = account
         self._request = request
         self._browser = browser
         self._received = 0
@@ -165,7 +165,7 @@ class PlainRequest:
     async def run(self) -> bool:
         """Return whether the browser can send another request on its connection. Raises RequestFailed."""
         try:
-            async with asyncio.timeout(self._session.limits.total_timeout.total_seconds()):
+            async with asyncio.timeout(self._account.limits.total_timeout.total_seconds()):
                 return await self._run()
         except TimeoutError:
             failure = Failure("timeout", "The server did not respond in time.", retryable=True)
@@ -180,9 +180,9 @@ class PlainRequest:
         raise RequestFailed(failure)
 
     async def _run(self) -> bool:
-        idle = self._session.idle.take(self._request.origin)
+        idle = self._account.idle.take(self._request.origin)
         if idle is not None:
-            with self._session.holding(idle):
+            with self._account.holding(idle):
                 try:
                     return await self._exchange(idle)
                 except ConnectionLost as error:
@@ -194,10 +194,10 @@ class PlainRequest:
                     idle.abort()
                     raise
         request = self._request
-        server = await self._session.dialer.dial(request.host, request.port, tunnel=False)
+        server = await self._account.dialer.dial(request.host, request.port, tunnel=False)
         if isinstance(server, Failure):
             raise RequestFailed(server)
-        with self._session.holding(server):
+        with self._account.holding(server):
             try:
                 return await self._exchange(server)
             except BaseException:
@@ -205,7 +205,7 @@ class PlainRequest:
                 raise
 
     async def _exchange(self, server: ByteStream) -> bool:
-        request, dialer = self._request, self._session.dialer
+        request, dialer = self._request, self._account.dialer
         head = request.forwarded(dialer.proxy_authorization, absolute=dialer.sends_to_proxy)
         await server.send(head)
         is_in_sync = await copy_body(self._browser, server, request.fields, self._count_sent, until_close=False)
@@ -220,14 +220,14 @@ class PlainRequest:
                 server, self._browser, response.fields, self._count_received, until_close=True
             )
         if keeps_alive:
-            self._session.idle.put(request.origin, server)
+            self._account.idle.put(request.origin, server)
         else:
             server.close()
         return is_in_sync
 
     async def _final_response(self, server: ByteStream) -> ResponseHead:
         """Read the head of the response; interim ones, as 103 Early Hints, are dropped."""
-        limits = self._session.limits
+        limits = self._account.limits
         while True:
             async with asyncio.timeout(limits.idle_timeout.total_seconds()):
                 head = await server.read_head(limits.max_head_bytes)
@@ -239,30 +239,30 @@ class PlainRequest:
                 raise BadMessage("The server switched to a protocol that was not requested.")
             if response.status == 407:
                 # The browser would mistake it for our own challenge, and answer it again and again.
-                who = "proxy" if self._session.dialer.sends_to_proxy else "server"
+                who = "proxy" if self._account.dialer.sends_to_proxy else "server"
                 raise RequestFailed(Failure("proxy_error", f"The {who} asked for a proxy credential.", retryable=False))
             if response.status >= 200:
                 return response
 
     def _count_received(self, count: int) -> None:
         self._received += count
-        failure = self._session.received(count)
-        if failure is None and self._received > self._session.limits.max_message_bytes:
+        failure = self._account.received(count)
+        if failure is None and self._received > self._account.limits.max_message_bytes:
             failure = Failure("body_too_large", "The body is larger than the limit.", retryable=False)
         if failure is not None:
             raise RequestFailed(failure)
 
     def _count_sent(self, count: int) -> None:
         self._sent += count
-        if self._sent > self._session.limits.max_message_bytes:
+        if self._sent > self._account.limits.max_message_bytes:
             raise RequestFailed(Failure("body_too_large", "The request is larger than the limit.", retryable=False))
 
 
 class Tunnel:
-    """One tunnel of a session, with both its directions."""
+    """One tunnel of an account, with both its directions."""
 
-    def __init__(self, session: ProxySession, browser: ByteStream, server: ByteStream, clock: Clock) -> None:
-        self._session = session
+    def __init__(self, account: ProxyAccount, browser: ByteStream, server: ByteStream, clock: Clock) -> None:
+        self._account = account
         self._browser = browser
         self._server = server
         self._clock = clock
@@ -277,7 +277,7 @@ class Tunnel:
             asyncio.create_task(self._copy_to_browser(), name="tunnel:down"),
             asyncio.create_task(self._wait_until_idle(), name="tunnel:idle"),
         ]
-        seconds = self._session.limits.tunnel_timeout.total_seconds()
+        seconds = self._account.limits.tunnel_timeout.total_seconds()
         try:
             ended, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if not ended:
@@ -298,7 +298,7 @@ class Tunnel:
         self._browser.abort()
 
     async def _copy_to_server(self) -> None:
-        count, most = 0, self._session.limits.max_message_bytes
+        count, most = 0, self._account.limits.max_message_bytes
         while data := await self._browser.wait_for_bytes():
             self._note(awaits_server=True)
             count += len(data)
@@ -308,11 +308,11 @@ class Tunnel:
             await self._server.send(data)
 
     async def _copy_to_browser(self) -> None:
-        count, most = 0, self._session.limits.max_message_bytes
+        count, most = 0, self._account.limits.max_message_bytes
         while data := await self._server.wait_for_bytes():
             self._note(awaits_server=False)
             count += len(data)
-            self._failure = self._session.received(len(data))
+            self._failure = self._account.received(len(data))
             if count > most:
                 self._failure = Failure("body_too_large", "The response is larger than the limit.", retryable=False)
             if self._failure is not None:
@@ -324,6 +324,6 @@ class Tunnel:
         self._awaits_server = awaits_server
 
     async def _wait_until_idle(self) -> None:
-        limit = self._session.limits.idle_timeout.total_seconds()
+        limit = self._account.limits.idle_timeout.total_seconds()
         while (left := self._last_byte_at + limit - self._clock.monotonic()) > 0:
             await self._clock.sleep(left)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProxyLimits:
-    """Limits on time, size and connections; each session may have its own."""
+    """Limits on time, size and connections; each account may have its own."""
 
     head_timeout: timedelta = timedelta(seconds=20)  # for a whole request head, and between two requests
     slot_timeout: timedelta = timedelta(seconds=10)  # for a free connection to a host
@@ -31,9 +31,9 @@ class ProxyLimits:
     max_head_bytes: int = 64_000
     max_headers: int = 100
     max_message_bytes: int = 50_000_000  # size of one response, or of one direction of a tunnel
-    max_session_bytes: int = 200_000_000  # received in all
+    max_account_bytes: int = 200_000_000  # received in all
     host_connections: int = 6
-    session_connections: int = 64
+    account_connections: int = 64
     client_connections: int = 1024  # for the whole proxy
 
     @classmethod
@@ -58,7 +58,7 @@ class Yielding(Protocol):
 
 
 class ConnectionSlots:
-    """The slots of one session. A request waits for a slot of its host; a tunnel that is idle gives up its slot.
+    """The slots of one account. A request waits for a slot of its host; a tunnel that is idle gives up its slot.
 
     A browser keeps the connection of a finished request open for minutes. With few connections per host, those that
     wait would otherwise wait as long.
@@ -72,7 +72,7 @@ class ConnectionSlots:
 
     async def acquire(self, host: str) -> Failure | None:
         """Take a slot, or return the failure to get one in time."""
-        if self._used.total() >= self._limits.session_connections:
+        if self._used.total() >= self._limits.account_connections:
             return Failure("too_many_connections", "The page has too many connections.", retryable=True)
         if self._used[host] < self._limits.host_connections and not self._waiting.get(host):
             self._used[host] += 1
@@ -124,7 +124,7 @@ class ConnectionSlots:
 
 
 class IdleConnections:
-    """The idle connections of one session, a few per origin."""
+    """The idle connections of one account, a few per origin."""
 
     def __init__(self, per_origin: int) -> None:
         self._per_origin = per_origin

@@ -1,4 +1,4 @@
-"""The forward proxy: accepts connections of browsers on loopback and finds the session of each request; and the
+"""The forward proxy: accepts connections of browsers on loopback and finds the account of each request; and the
 command line with which Chromium has no other way to the network."""
 
 import asyncio
@@ -11,19 +11,19 @@ from msgspec.structs import replace
 
 from shoal.base.clock import Clock, SystemClock
 from shoal.egress.address import AddressRule, Proxy
+from shoal.egress.pinning_proxy.account import Allow, ProxyAccount
 from shoal.egress.pinning_proxy.browser_connection import BrowserConnection
 from shoal.egress.pinning_proxy.connections import PinnedDialer, ProxyLimits
 from shoal.egress.pinning_proxy.messages import ByteStream
-from shoal.egress.pinning_proxy.session import Allow, ProxySession
 from shoal.egress.resolver import Resolver
 
 _HOST: Final = "127.0.0.1"
 
 
 class PinningProxy:
-    """A proxy for browsers of this process. Every request needs the credential of an open session.
+    """A proxy for browsers of this process. Every request needs the credential of an open account.
 
-    It connects only to addresses that the session's rule allows, as the egress does for our own requests: names are
+    It connects only to addresses that the account's rule allows, as the egress does for our own requests: names are
     resolved here, every address is checked, and the checked address is dialled. The rule therefore applies to
     everything the browser does: redirects, frames, service workers, WebSockets, preconnects.
     """
@@ -41,7 +41,7 @@ class PinningProxy:
         self._clock = clock or SystemClock()
         self._resolver = resolver or Resolver(self._clock, timeout=limits.connect_timeout)
         self._server: asyncio.Server | None = None
-        self._sessions: dict[str, ProxySession] = {}
+        self._accounts: dict[str, ProxyAccount] = {}
         self._serving: set[asyncio.Task[None]] = set()
         self.port = 0
 
@@ -55,48 +55,48 @@ class PinningProxy:
         self._server = await asyncio.start_server(self._accept, _HOST, 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
-    def open_session(
+    def open_account(
         self,
         rule: AddressRule,
         *,
         proxy: Proxy | None = None,
         allow: Allow | None = None,
         limits: ProxyLimits | None = None,
-    ) -> ProxySession:
-        """Return a session for one browser context. `proxy`: another proxy to go through. `allow` is called with the
+    ) -> ProxyAccount:
+        """Return an account for one browser context. `proxy`: another proxy to go through. `allow` is called with the
         URL of each plain request and with the `host:port` of each tunnel."""
         limits = limits or self._limits
         # A page must not reach the proxy itself, whatever the operator allowed.
         rule = replace(rule, own=rule.own | {(IPv4Address(_HOST), self.port)})
         dialer = PinnedDialer(rule, self._resolver, limits, proxy, self._ca_file)
-        session = ProxySession(dialer, limits, allow, self._forget)
-        self._sessions[session.username] = session
-        return session
+        account = ProxyAccount(dialer, limits, allow, self._forget)
+        self._accounts[account.username] = account
+        return account
 
-    def find_session(self, credential: tuple[str, str] | None) -> ProxySession | None:
-        """Return the open session with this username and password."""
-        session = self._sessions.get(credential[0]) if credential else None
-        if session is not None and credential is not None and session.accepts(credential[1]):
-            return session
+    def find_account(self, credential: tuple[str, str] | None) -> ProxyAccount | None:
+        """Return the open account with this username and password."""
+        account = self._accounts.get(credential[0]) if credential else None
+        if account is not None and credential is not None and account.accepts(credential[1]):
+            return account
         return None
 
     def abort(self) -> None:
-        """End every session and connection without waiting for their tasks."""
+        """End every account and connection without waiting for their tasks."""
         if self._server is not None:
             self._server.close()
-        for session in list(self._sessions.values()):
-            session.close()
+        for account in list(self._accounts.values()):
+            account.close()
         for task in self._serving:
             task.cancel()
 
     async def aclose(self) -> None:
-        """End every session and connection."""
+        """End every account and connection."""
         self.abort()
         await asyncio.gather(*self._serving, return_exceptions=True)
         self._resolver.close()
 
-    def _forget(self, session: ProxySession) -> None:
-        self._sessions.pop(session.username, None)
+    def _forget(self, account: ProxyAccount) -> None:
+        self._accounts.pop(account.username, None)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         browser = ByteStream(reader, writer, self._limits.idle_timeout.total_seconds())
@@ -107,7 +107,7 @@ class PinningProxy:
             return
         self._serving.add(task)
         try:
-            connection = BrowserConnection(browser, self.find_session, self._limits, self._clock)
+            connection = BrowserConnection(browser, self.find_account, self._limits, self._clock)
             # The browser may disconnect at any moment, and then nobody receives the error. Python 3.11 complains about
             # a connection whose task is cancelled, which is how `aclose` ends them.
             with contextlib.suppress(ConnectionError, TimeoutError, asyncio.CancelledError):

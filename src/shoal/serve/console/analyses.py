@@ -19,8 +19,8 @@ from shoal.audit.store import FindingPlace
 from shoal.audit.verdict import VERDICTS
 from shoal.base.errors import InvalidInput, NotFound, ShoalError
 from shoal.base.text import message, redact_url
-from shoal.serve.console.feed import AnyQuery
-from shoal.serve.console.forms import FORM_TYPE, Search, View, parse, read_form, suggestion
+from shoal.serve.console.feed import LivePage
+from shoal.serve.console.forms import AnyQuery, Search, View, form_endpoint, page_endpoint, parse, read_form, suggestion
 from shoal.serve.console.shell import Notice, Shell, sentence
 from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
 
@@ -31,7 +31,7 @@ QUALIFIERS: Final = ("state", "crawl")
 STARTED: Final = message("The analysis was created; it appears here as soon as a worker has run it.")
 
 
-class AnalysesPage:
+class AnalysesPage(LivePage):
     """`/analyses`."""
 
     paths = ("/analyses",)
@@ -42,7 +42,7 @@ class AnalysesPage:
         self._analyses = analyses
         self._gates = gates
 
-    @endpoint("GET", "/analyses", scope=TokenScope.READ, summary="Show the analyses.", query=AnyQuery, public=False)
+    @page_endpoint("/analyses", "Show the analyses.")
     async def show_analyses(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         query = request.http.query_params
         params = {name: query[name] for name in ("q", "after") if query.get(name)}
@@ -80,17 +80,7 @@ class AnalysesPage:
             "is_live": any(one.state not in TERMINAL for one in found),
         }
 
-    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
-        return []
-
-    @endpoint(
-        "POST",
-        "/analyses",
-        scope=TokenScope.WRITE,
-        summary="Analyze a crawl from the form.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/analyses", "Analyze a crawl from the form.")
     async def analyze_from_form(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form = await read_form(request.http)
         language, name = self._shell.view(request.http).language, form.get("gate")
@@ -105,7 +95,7 @@ class AnalysesPage:
         return self._shell.redirect(f"/analyses/{analysis.id}", Notice(language(STARTED)))
 
 
-class AnalysisPage:
+class AnalysisPage(LivePage):
     """`/analyses/{analysis_id}`."""
 
     paths = ("/analyses/{analysis_id}",)
@@ -115,14 +105,7 @@ class AnalysisPage:
         self._shell = shell
         self._analyses = analyses
 
-    @endpoint(
-        "GET",
-        "/analyses/{analysis_id}",
-        scope=TokenScope.READ,
-        summary="Show an analysis.",
-        query=AnyQuery,
-        public=False,
-    )
+    @page_endpoint("/analyses/{analysis_id}", "Show an analysis.")
     async def show_analysis(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         analysis_id, query = request.path_param("analysis_id"), request.http.query_params
         context = await self.context(self._shell.view(request.http), {"analysis_id": analysis_id})
@@ -175,9 +158,6 @@ class AnalysisPage:
             return {one.code: one for one in await self._analyses.counts(analysis_id)}
         except NotFound:
             return None
-
-    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
-        return []
 
     @endpoint(
         "GET",

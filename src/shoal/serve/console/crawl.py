@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from shoal.access.token import TokenScope
 from shoal.base.clock import Clock
-from shoal.base.text import message
+from shoal.base.text import LONGEST, message
 from shoal.crawl.crawl import shown_config
 from shoal.crawl.frontier.admin import CrawlRemovals, FrontierAdmin
 from shoal.crawl.frontier.fates import SKIPS
@@ -25,9 +25,9 @@ from shoal.queue.job_admin_store import JobFilter
 from shoal.serve.console import crawl_rows as crawl_charts
 from shoal.serve.console import texts as url_texts
 from shoal.serve.console.crawl_rows import class_name, class_parts, row_of
-from shoal.serve.console.feed import AnyQuery, LivePage
+from shoal.serve.console.feed import LivePage
 from shoal.serve.console.format import Language
-from shoal.serve.console.forms import View
+from shoal.serve.console.forms import AnyQuery, View, page_endpoint
 from shoal.serve.console.shell import Shell
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 
@@ -115,8 +115,8 @@ class CrawlFigures:
         return track
 
 
-class CrawlTab:
-    """One tab of the page, with the regions that change on it. Implements `feed.LivePage`."""
+class CrawlTab(LivePage):
+    """One tab of the page, with the regions that change on it."""
 
     def __init__(
         self,
@@ -169,14 +169,7 @@ class CrawlPage:
     def tabs(self) -> list[LivePage]:
         return list(self._tabs.values())
 
-    @endpoint(
-        "GET",
-        "/crawls/{crawl_id}",
-        scope=TokenScope.READ,
-        summary="Show the summary of a crawl.",
-        query=AnyQuery,
-        public=False,
-    )
+    @page_endpoint("/crawls/{crawl_id}", "Show the summary of a crawl.")
     async def show_crawl_page(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         return await self._shown(request, "")
 
@@ -262,7 +255,7 @@ class CrawlPage:
     async def _explained(self, view: View, crawl_id: str, url: str) -> tuple[str, str, list[tuple[str, str]]]:
         """Return the state of a URL, why it is in it, and the facts."""
         explained, formats = await self.figures.frontier.explain(crawl_id, url, LONGEST_URL), self.shell.formats(view)
-        return explained.state, url_texts.why(explained, formats), url_texts.facts_of(explained, formats)
+        return explained.state, formats.sentence(explained.sentence, LONGEST), url_texts.facts_of(explained, formats)
 
     async def _log(self, view: View, status: CrawlStatus, params: Mapping[str, str]) -> dict[str, Any]:
         return {"entries": []}

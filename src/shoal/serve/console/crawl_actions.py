@@ -2,12 +2,10 @@
 
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from starlette.responses import Response
 
-from shoal.access.token import TokenScope
 from shoal.base.errors import InvalidInput, ShoalError
 from shoal.base.text import message
 from shoal.crawl.frontier.admin import CrawlRemovals, FrontierAdmin
@@ -15,51 +13,14 @@ from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.lifecycle.failed_urls import FailedUrls
 from shoal.serve.authentication import caller_of
-from shoal.serve.console.forms import FORM_TYPE, ConsoleForm, read_form
+from shoal.serve.console.forms import ConsoleForm, form_endpoint, read_form
 from shoal.serve.console.shell import Notice, Shell, local_path, sentence
-from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing
+from shoal.serve.resources.crawl import VERBS
 
 LISTS: Final = ("include", "exclude")
 FLOATS: Final = ("delay_seconds", "max_seconds")
 LIMITS: Final = ("max_pages", "max_bytes", "max_seconds", "max_pages_per_host", "concurrency", "delay_seconds")
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One action: what it asks before, if anything, and what it says after."""
-
-    label: str
-    done: str
-    question: str = ""
-    explanation: str = ""
-    scope: TokenScope = TokenScope.WRITE
-
-
-ACTIONS: Final = {
-    "start": Action(message("Start"), message("The crawl is queued.")),
-    "pause": Action(message("Pause"), message("The crawl is being paused; pages in flight are finished first.")),
-    "resume": Action(message("Resume"), message("The crawl is queued again.")),
-    "retry": Action(message("Continue"), message("The crawl is queued again.")),
-    "stop": Action(
-        message("Stop"),
-        message("The crawl is being stopped; pages in flight are finished first."),
-        message("Stop this crawl for good?"),
-        message("Pages that were fetched are kept. A stopped crawl cannot be resumed."),
-    ),
-    "force": Action(
-        message("Stop by force"),
-        message("The crawl is being stopped; workers that do not stop in time are killed."),
-        message("Stop this crawl by force?"),
-        message("Workers that have not stopped after the grace period are killed. What they had in flight is lost."),
-    ),
-    "remove": Action(
-        message("Remove"),
-        message("The crawl was removed."),
-        message("Remove this crawl with its pages?"),
-        message("Pages, URLs and stored bodies are deleted. This cannot be undone."),
-        TokenScope.ADMIN,
-    ),
-}
 RETRIED: Final = (message("{count} failed URL will be retried."), message("{count} failed URLs will be retried."))
 RELEASED: Final = (message("{count} URL is queued again."), message("{count} URLs are queued again."))
 REMOVING: Final = message("The crawl is being removed.")
@@ -76,25 +37,17 @@ class CrawlActions:
         self._crawls = crawls
         self._frontier = frontier
 
-    @endpoint(
-        "POST",
-        "/crawls/{crawl_id}/actions",
-        scope=TokenScope.WRITE,
-        summary="Start, pause, resume, stop, continue or remove a crawl.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/crawls/{crawl_id}/actions", "Start, pause, resume, stop, continue or remove a crawl.")
     async def act_on_crawl(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, crawl_id = await read_form(request.http), request.path_param("crawl_id")
         name = form.get("action")
-        action = ACTIONS.get(name)
+        action = VERBS.get(name)
         if action is None:
-            raise InvalidInput("action", "is not known", f"use one of {', '.join(ACTIONS)}")
+            raise InvalidInput("action", "is not known", f"use one of {', '.join(VERBS)}")
         caller_of(request.http).demand(action.scope)
         language = self._shell.view(request.http).language
         if action.question and not form.is_confirmed:
-            words = (language(action.question), language(action.explanation), language(action.label))
-            return self._shell.confirm(request.http, form, *words)
+            return self._shell.confirm(request.http, form, action)
         crawls = self._crawls
         verbs: dict[str, Callable[[], Awaitable[object]]] = {
             "start": lambda: crawls.start(crawl_id),
@@ -113,14 +66,7 @@ class CrawlActions:
 
         return await self._done(request, form, remove, removed=True)
 
-    @endpoint(
-        "POST",
-        "/crawls/{crawl_id}/retry",
-        scope=TokenScope.WRITE,
-        summary="Retry the failed URLs that match.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/crawls/{crawl_id}/retry", "Retry the failed URLs that match.")
     async def retry_urls(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, crawl_id = await read_form(request.http), request.path_param("crawl_id")
         language = self._shell.view(request.http).language
@@ -137,14 +83,7 @@ class CrawlActions:
 
         return await self._done(request, form, retry)
 
-    @endpoint(
-        "POST",
-        "/crawls/{crawl_id}/release",
-        scope=TokenScope.WRITE,
-        summary="Release a pattern from quarantine.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/crawls/{crawl_id}/release", "Release a pattern from quarantine.")
     async def release_pattern(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, crawl_id = await read_form(request.http), request.path_param("crawl_id")
         language = self._shell.view(request.http).language
@@ -156,14 +95,7 @@ class CrawlActions:
 
         return await self._done(request, form, release)
 
-    @endpoint(
-        "POST",
-        "/crawls/{crawl_id}/options",
-        scope=TokenScope.WRITE,
-        summary="Change limits, filters and speed while the crawl runs.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/crawls/{crawl_id}/options", "Change limits, filters and speed while the crawl runs.")
     async def change_options(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, crawl_id = await read_form(request.http), request.path_param("crawl_id")
 

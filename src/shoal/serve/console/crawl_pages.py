@@ -25,7 +25,7 @@ from shoal.pages.pages import PageComparer, Pages
 from shoal.pages.store import ANY_ERROR, PageFilter
 from shoal.serve.console.crawl import CrawlPage
 from shoal.serve.console.crawl_rows import class_parts, row_of
-from shoal.serve.console.feed import AnyQuery
+from shoal.serve.console.forms import AnyQuery
 from shoal.serve.console.shell import Shell, sentence
 from shoal.serve.crawl_parts import statuses_of
 from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint

@@ -21,12 +21,24 @@ from shoal.crawl.store import CrawlFilter
 from shoal.serve.authentication import caller_of
 from shoal.serve.console.crawl_actions import REMOVE_SECONDS
 from shoal.serve.console.crawl_rows import CrawlRow, row_of
-from shoal.serve.console.feed import AnyQuery
+from shoal.serve.console.feed import LivePage
 from shoal.serve.console.format import Language
-from shoal.serve.console.forms import FORM_TYPE, ConsoleForm, Search, View, parse, read_form, suggestion
+from shoal.serve.console.forms import (
+    AnyQuery,
+    ConsoleForm,
+    Search,
+    View,
+    form_endpoint,
+    page_endpoint,
+    parse,
+    read_form,
+    suggestion,
+)
 from shoal.serve.console.shell import Notice, Shell, local_path, sentence
 from shoal.serve.crawls import LAST_CRAWL, labels_of
-from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing
+from shoal.serve.resources.crawl import VERBS
+from shoal.serve.resources.resource import Verb
 from shoal.serve.stats import Cached
 
 ROWS: Final = 50
@@ -37,54 +49,46 @@ BATCH: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class BulkAction:
-    """An action on several crawls, and the states in which it makes sense."""
+    """A verb on several crawls, and the states in which it makes sense. A verb that is confirmed has two questions: for
+    a known number of crawls, and for those that were chosen in the browser."""
 
-    label: str
-    question: tuple[str, str]  # singular, plural
-    explanation: str
-    done: tuple[str, str]
+    verb: Verb
     states: frozenset[CrawlState]
-    scope: TokenScope = TokenScope.WRITE
-    is_final: bool = False  # it cannot be undone, so it is confirmed
+    done: tuple[str, str]  # singular, plural
+    question: tuple[str, str] = ("", "")
+    chosen: str = ""
 
 
 ACTIONS: Final = {
     "pause": BulkAction(
-        message("Pause"),
-        (message("Pause {count} crawl?"), message("Pause {count} crawls?")),
-        message("Pages in flight are finished first."),
-        (message("{count} crawl is being paused."), message("{count} crawls are being paused.")),
+        VERBS["pause"],
         PAUSABLE,
+        (message("{count} crawl is being paused."), message("{count} crawls are being paused.")),
     ),
     "resume": BulkAction(
-        message("Resume"),
-        (message("Resume {count} crawl?"), message("Resume {count} crawls?")),
-        message("They continue where they stopped."),
-        (message("{count} crawl was resumed."), message("{count} crawls were resumed.")),
+        VERBS["resume"],
         frozenset({CrawlState.PAUSED}),
+        (message("{count} crawl was resumed."), message("{count} crawls were resumed.")),
     ),
     "stop": BulkAction(
-        message("Stop"),
-        (message("Stop {count} crawl for good?"), message("Stop {count} crawls for good?")),
-        message("Pages that were fetched are kept. A stopped crawl cannot be resumed."),
-        (message("{count} crawl is being stopped."), message("{count} crawls are being stopped.")),
+        VERBS["stop"],
         STOPPABLE,
-        is_final=True,
+        (message("{count} crawl is being stopped."), message("{count} crawls are being stopped.")),
+        (message("Stop {count} crawl for good?"), message("Stop {count} crawls for good?")),
+        message("Stop the chosen crawls for good?"),
     ),
     "remove": BulkAction(
-        message("Remove"),
-        (message("Remove {count} crawl with its pages?"), message("Remove {count} crawls with their pages?")),
-        message("Pages, URLs and stored bodies are deleted. This cannot be undone."),
-        (message("{count} crawl was removed."), message("{count} crawls were removed.")),
+        VERBS["remove"],
         frozenset(TERMINAL),
-        TokenScope.ADMIN,
-        is_final=True,
+        (message("{count} crawl was removed."), message("{count} crawls were removed.")),
+        (message("Remove {count} crawl with its pages?"), message("Remove {count} crawls with their pages?")),
+        message("Remove the chosen crawls with their pages?"),
     ),
 }
 REMOVING: Final = (message("{count} crawl is being removed."), message("{count} crawls are being removed."))
 
 
-class CrawlsPage:
+class CrawlsPage(LivePage):
     """`/crawls`."""
 
     paths = ("/crawls",)
@@ -104,7 +108,7 @@ class CrawlsPage:
         self._crawls = crawls
         self._removals = removals
 
-    @endpoint("GET", "/crawls", scope=TokenScope.READ, summary="Show the crawls.", query=AnyQuery, public=False)
+    @page_endpoint("/crawls", "Show the crawls.")
     async def show_crawls(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         query = request.http.query_params
         params = {name: query[name] for name in ("q", "after") if query.get(name)}
@@ -139,21 +143,11 @@ class CrawlsPage:
             "actions": {
                 name: action
                 for name, action in ACTIONS.items()
-                if (view.may_administer if action.scope is TokenScope.ADMIN else view.may_write)
+                if (view.may_administer if action.verb.scope is TokenScope.ADMIN else view.may_write)
             },
         }
 
-    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
-        return []
-
-    @endpoint(
-        "POST",
-        "/crawls/actions",
-        scope=TokenScope.WRITE,
-        summary="Pause, resume, stop or remove crawls.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/crawls/actions", "Pause, resume, stop or remove crawls.")
     async def act_on_crawls(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         """Act on the selected crawls, or on everything that matches a search."""
         form = await read_form(request.http)
@@ -161,16 +155,13 @@ class CrawlsPage:
         action = ACTIONS.get(name)
         if action is None:
             raise InvalidInput("action", "is not known", f"use one of {', '.join(ACTIONS)}")
-        caller_of(request.http).demand(action.scope)
+        caller_of(request.http).demand(action.verb.scope)
         back, language = local_path(form.get("back", "/crawls")), self._shell.view(request.http).language
         ids, skipped = await self._chosen(form, action)
         if not ids:
             return self._shell.redirect(back, Notice(language(NOTHING_TO_DO), is_problem=True))
-        if action.is_final and not form.is_confirmed:
-            question = language.plural(*action.question, len(ids))
-            return self._shell.confirm(
-                request.http, form, question, language(action.explanation), language(action.label)
-            )
+        if action.verb.question and not form.is_confirmed:
+            return self._shell.confirm(request.http, form, action.verb, language.plural(*action.question, len(ids)))
         return self._shell.redirect(back, await self._apply(name, action, ids, skipped, language, request.audit))
 
     async def _chosen(self, form: ConsoleForm, action: BulkAction) -> tuple[list[str], int]:

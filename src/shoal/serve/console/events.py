@@ -12,11 +12,12 @@ from shoal.base.errors import InvalidInput, ShoalError
 from shoal.base.text import message, redact_url
 from shoal.events.webhook import DELIVERY_LABELS, DeliveryState, NewWebhook, WebhookChange
 from shoal.events.webhooks import MOST_WEBHOOKS, TestDelivery, Webhooks, WebhookTester
-from shoal.serve.console.feed import AnyQuery
-from shoal.serve.console.forms import FORM_TYPE, View, read_form
+from shoal.serve.console.feed import LivePage
+from shoal.serve.console.forms import AnyQuery, View, form_endpoint, page_endpoint, read_form
 from shoal.serve.console.shell import Notice, Shell, carry_out, sentence
-from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing
 from shoal.serve.requests import LAST
+from shoal.serve.resources.webhook import VERBS
 
 SHOWN: Final = 50
 PLACES: Final = {
@@ -28,7 +29,7 @@ PLACES: Final = {
 """The pages of what events are about."""
 
 
-class EventsPage:
+class EventsPage(LivePage):
     """`/events`."""
 
     paths = ("/events",)
@@ -38,7 +39,7 @@ class EventsPage:
         self._shell = shell
         self._webhooks = webhooks
 
-    @endpoint("GET", "/events", scope=TokenScope.READ, summary="Show events.", query=AnyQuery, public=False)
+    @page_endpoint("/events", "Show events.")
     async def show_events(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         context = await self.context(self._shell.view(request.http), {})
         context |= {"topic": "/events", "secret": ""}
@@ -56,17 +57,7 @@ class EventsPage:
             "is_live": True,
         }
 
-    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
-        return []
-
-    @endpoint(
-        "POST",
-        "/events",
-        scope=TokenScope.ADMIN,
-        summary="Create a webhook from the form.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/events", "Create a webhook from the form.", TokenScope.ADMIN)
     async def create_webhook_from_form(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         """The page of the response shows the secret, once."""
         form = await read_form(request.http)
@@ -81,22 +72,11 @@ class EventsPage:
         return self._shell.page(request.http, "events.html", context, section="events")
 
 
-ENABLED: Final = message("The webhook is enabled; it receives the events it missed, as far as they are stored.")
-DISABLED: Final = message("The webhook is disabled; its events are kept.")
 REPLAYED: Final = message("The event will be sent again.")
-REMOVED: Final = message("The webhook was removed.")
-REMOVE_QUESTION: Final = message("Remove this webhook and its queue?")
-REMOVE_EXPLANATION: Final = message("Pending deliveries are lost. This cannot be undone.")
-REMOVE: Final = message("Remove")
-ROTATE_QUESTION: Final = message("Replace the secret of this webhook?")
-ROTATE_EXPLANATION: Final = message(
-    "The new one is shown once. For a day, deliveries are also signed with the old one."
-)
-ROTATE: Final = message("Replace")
 TIME_FORM: Final = "%Y-%m-%dT%H:%M"  # format of a field for date and time
 
 
-class WebhookPage:
+class WebhookPage(LivePage):
     """`/events/{webhook_id}`."""
 
     paths = ("/events/{webhook_id}",)
@@ -107,9 +87,7 @@ class WebhookPage:
         self._webhooks = webhooks
         self._tester = tester
 
-    @endpoint(
-        "GET", "/events/{webhook_id}", scope=TokenScope.READ, summary="Show a webhook.", query=AnyQuery, public=False
-    )
+    @page_endpoint("/events/{webhook_id}", "Show a webhook.")
     async def show_webhook_page(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         return await self._shown(request)
 
@@ -126,17 +104,7 @@ class WebhookPage:
             "is_live": True,
         }
 
-    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
-        return []
-
-    @endpoint(
-        "POST",
-        "/events/{webhook_id}/actions",
-        scope=TokenScope.ADMIN,
-        summary="Enable or disable a webhook.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/events/{webhook_id}/actions", "Enable or disable a webhook.", TokenScope.ADMIN)
     async def switch_webhook(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, webhook_id = await read_form(request.http), request.path_param("webhook_id")
         language, action = self._shell.view(request.http).language, form.get("action")
@@ -147,16 +115,11 @@ class WebhookPage:
             self._shell,
             f"/events/{webhook_id}",
             lambda: self._webhooks.change(webhook_id, change, audit=request.audit),
-            language(ENABLED if action == "enable" else DISABLED),
+            language(VERBS[action].done),
         )
 
-    @endpoint(
-        "POST",
-        "/events/{webhook_id}/replay",
-        scope=TokenScope.ADMIN,
-        summary="Send an event, or the events of a time range, again.",
-        file=(FORM_TYPE,),
-        public=False,
+    @form_endpoint(
+        "/events/{webhook_id}/replay", "Send an event, or the events of a time range, again.", TokenScope.ADMIN
     )
     async def replay_event(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, webhook_id = await read_form(request.http), request.path_param("webhook_id")
@@ -172,14 +135,7 @@ class WebhookPage:
 
         return await carry_out(self._shell, f"/events/{webhook_id}", replay)
 
-    @endpoint(
-        "POST",
-        "/events/{webhook_id}/test",
-        scope=TokenScope.ADMIN,
-        summary="Send a test event from the page of a webhook.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/events/{webhook_id}/test", "Send a test event from the page of a webhook.", TokenScope.ADMIN)
     async def test_webhook_from_page(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         """The notice of the next page says what the receiver answered."""
         await read_form(request.http)
@@ -188,38 +144,22 @@ class WebhookPage:
         notice = Notice(self._told(self._shell.view(request.http), tested), is_problem=not tested.is_delivered)
         return self._shell.redirect(f"/events/{webhook_id}", notice)
 
-    @endpoint(
-        "POST",
-        "/events/{webhook_id}/rotate",
-        scope=TokenScope.ADMIN,
-        summary="Replace the secret of a webhook.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/events/{webhook_id}/rotate", "Replace the secret of a webhook.", TokenScope.ADMIN)
     async def rotate_from_page(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         """The page of the response shows the new secret, once."""
-        form, language = await read_form(request.http), self._shell.view(request.http).language
+        form = await read_form(request.http)
         if not form.is_confirmed:
-            words = language(ROTATE_QUESTION), language(ROTATE_EXPLANATION), language(ROTATE)
-            return self._shell.confirm(request.http, form, *words)
+            return self._shell.confirm(request.http, form, VERBS["rotate"])
         rotated = await self._webhooks.rotate(request.path_param("webhook_id"), audit=request.audit)
         return await self._shown(request, rotated.secret)
 
-    @endpoint(
-        "POST",
-        "/events/{webhook_id}/remove",
-        scope=TokenScope.ADMIN,
-        summary="Remove a webhook from its page.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/events/{webhook_id}/remove", "Remove a webhook from its page.", TokenScope.ADMIN)
     async def remove_webhook_page(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, language = await read_form(request.http), self._shell.view(request.http).language
         if not form.is_confirmed:
-            words = language(REMOVE_QUESTION), language(REMOVE_EXPLANATION), language(REMOVE)
-            return self._shell.confirm(request.http, form, *words)
+            return self._shell.confirm(request.http, form, VERBS["remove"])
         await self._webhooks.remove(request.path_param("webhook_id"), audit=request.audit)
-        return self._shell.redirect("/events", Notice(language(REMOVED)))
+        return self._shell.redirect("/events", Notice(language(VERBS["remove"].done)))
 
     async def _shown(self, request: EndpointRequest[Any, Any], secret: str = "") -> Response:
         webhook_id, state = request.path_param("webhook_id"), request.http.query_params.get("state", "")

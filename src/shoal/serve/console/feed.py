@@ -11,20 +11,18 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
 import orjson
 from starlette.responses import Response, StreamingResponse
 
-from shoal.access.token import TokenScope
 from shoal.base.clock import Clock
 from shoal.base.errors import NotFound, RateLimited, ShoalError
-from shoal.base.request_form import Form
-from shoal.serve.console.forms import View
+from shoal.serve.console.forms import AnyQuery, View, page_endpoint
 from shoal.serve.console.shell import Shell, region_hash
 from shoal.serve.crawl_feed import Viewing
-from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing
 
 EVERY_SECONDS: Final = 1.0
 SHARE: Final = 0.008  # share of the time that may be spent on reading one page again
@@ -39,30 +37,19 @@ LINE_NUMBER: Final = re.compile(r"[0-9]{1,15}")
 PART: Final = re.compile(r"{(\w+)}")
 
 
-class AnyQuery(Form, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The query of a page; the page reads what it knows and ignores the rest."""
-
-
-class LivePage(Protocol):
+class LivePage:
     """A page with regions that change while somebody looks at it."""
 
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The paths of the page, such as `/crawls/{crawl_id}`."""
-        ...
-
-    @property
-    def regions(self) -> tuple[str, ...]:
-        """The templates in `regions/`."""
-        ...
+    paths: tuple[str, ...]  # such as `/crawls/{crawl_id}`
+    regions: tuple[str, ...]  # the templates in `regions/`
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         """Return what the templates of the page need. `params`: the path and query parameters."""
-        ...
+        raise NotImplementedError
 
     async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
-        """Return log lines after a number as HTML; without a number, the last ones. Pages without a log return none."""
-        ...
+        """Return log lines after a number as HTML; without a number, the last ones. Most pages have no log."""
+        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +100,18 @@ class Topic:
 class FeedApi:
     """`/console/feed`, and the topics that are being watched."""
 
-    def __init__(self, shell: Shell, pages: Sequence[LivePage], clock: Clock, every: float = EVERY_SECONDS) -> None:
+    def __init__(
+        self, shell: Shell, pages: Sequence[LivePage], clock: Clock, every_seconds: float = EVERY_SECONDS
+    ) -> None:
         self._shell = shell
         self._pages = [(re.compile(PART.sub(r"(?P<\1>[^/]+)", path)), page) for page in pages for path in page.paths]
         self._clock = clock
-        self._every = every
+        self._every_seconds = every_seconds
         self._topics: dict[tuple[Any, ...], Topic] = {}
         self._viewers = 0
         self._closed = False
 
-    @endpoint(
-        "GET", "/console/feed", scope=TokenScope.READ, summary="Stream changes of a page.", query=AnyQuery, public=False
-    )
+    @page_endpoint("/console/feed", "Stream changes of a page.")
     async def watch(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         """Stream the changes of the page in `topic`, given as its path and query."""
         query = request.http.query_params
@@ -210,7 +197,7 @@ class FeedApi:
             if changes:
                 topic.wake()
             spent = self._clock.monotonic() - began
-            await self._clock.sleep(max(self._every, min(spent / SHARE, SLOWEST_SECONDS)))
+            await self._clock.sleep(max(self._every_seconds, min(spent / SHARE, SLOWEST_SECONDS)))
 
     async def _look(self, topic: Topic) -> bool:
         """Read the page again; return whether a region or the log changed."""

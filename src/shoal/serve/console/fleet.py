@@ -23,11 +23,12 @@ from shoal.fleet.view import PressureStatus
 from shoal.observe.stats import PAGES, BotActivity, HourlyStatsReader
 from shoal.serve.authentication import caller_of
 from shoal.serve.console.charts import Part
-from shoal.serve.console.feed import AnyQuery
+from shoal.serve.console.feed import LivePage
 from shoal.serve.console.format import Formats, Language
-from shoal.serve.console.forms import FORM_TYPE, ConsoleForm, View, read_form
+from shoal.serve.console.forms import AnyQuery, ConsoleForm, View, form_endpoint, page_endpoint, read_form
 from shoal.serve.console.shell import Shell, carry_out
-from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing
+from shoal.serve.resources.node import VERBS, given_to_all
 
 KEPT: Final = 60  # samples of a node: five minutes
 
@@ -68,23 +69,12 @@ PARTS: Final = {
     "latency": (message("Speed"), health.LATENCY, "p3"),
     "depth": (message("Short lane"), health.DEPTH, "p4"),
 }
-COMMANDS: Final = {
-    "pause": message("Pause"),
-    "resume": message("Resume"),
-    "drain": message("Drain"),
-    "restart_browser": message("Restart the browser"),
-    "config_update": message("Change its limits"),
-}
 CLASS_NAMES: Final = {"runs": message("Crawls and analyses"), "pages": message("Page jobs")}
-GIVEN: Final = message("The command was given; the node acknowledges it below.")
 GIVEN_ALL: Final = (message("{count} node was given the command."), message("{count} nodes were given the command."))
-ALL_QUESTION: Final = message("Give every node this command?")
-DRAIN_QUESTION: Final = message("Drain this node?")
-DRAIN_EXPLANATION: Final = message("It hands its crawls back and takes nothing until somebody resumes it.")
 NUMBERS: Final = ("max_concurrency", "page_slots")
 
 
-class FleetPage:
+class FleetPage(LivePage):
     """`/fleet`. `pressures` returns the back-pressure on each class of jobs, as far as this process knows it."""
 
     paths = ("/fleet",)
@@ -98,7 +88,7 @@ class FleetPage:
         self._rates = rates
         self._pressures = pressures
 
-    @endpoint("GET", "/fleet", scope=TokenScope.READ, summary="Show the fleet.", query=AnyQuery, public=False)
+    @page_endpoint("/fleet", "Show the fleet.")
     async def show_fleet(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         context = await self.context(self._shell.view(request.http), {})
         context |= {"topic": "/fleet"}
@@ -118,27 +108,16 @@ class FleetPage:
             "pages": (sum(one.status.active_pages for one in healthy), sum(one.status.page_slots for one in healthy)),
             "waiting": sum(node.depth for node in nodes),
             "pressures": [(view.language(CLASS_NAMES[one.job_class]), one) for one in self._pressures()],
-            "commands": {name: view.language(COMMANDS[name]) for name in ("pause", "resume", "drain")},
+            "commands": {name: given_to_all(name) for name in ("pause", "resume", "drain")},
             "is_live": True,
         }
 
-    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
-        return []
-
-    @endpoint(
-        "POST",
-        "/fleet/commands",
-        scope=TokenScope.WRITE,
-        summary="Give every node the same command.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/fleet/commands", "Give every node the same command.")
     async def command_fleet(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, language = await read_form(request.http), self._shell.view(request.http).language
         wanted = command_of(form)
         if not form.is_confirmed:
-            label = language(COMMANDS[wanted.command])
-            return self._shell.confirm(request.http, form, language(ALL_QUESTION), label, label)
+            return self._shell.confirm(request.http, form, given_to_all(wanted.command))
 
         async def give() -> str:
             by = caller_of(request.http).who
@@ -147,7 +126,7 @@ class FleetPage:
         return await carry_out(self._shell, "/fleet", give)
 
 
-class NodePage:
+class NodePage(LivePage):
     """`/fleet/{node_id}`."""
 
     paths = ("/fleet/{node_id}",)
@@ -159,7 +138,7 @@ class NodePage:
         self._rates = rates
         self._explainer = explainer
 
-    @endpoint("GET", "/fleet/{node_id}", scope=TokenScope.READ, summary="Show a node.", query=AnyQuery, public=False)
+    @page_endpoint("/fleet/{node_id}", "Show a node.")
     async def show_node(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         node_id = request.path_param("node_id")
         context = await self.context(self._shell.view(request.http), {"node_id": node_id})
@@ -179,35 +158,24 @@ class NodePage:
                 for name, (title, weight, _) in PARTS.items()
             ],
             "rates": self._rates.of(node.id),
-            "commands": [(one, view.language(COMMANDS[one.command])) for one in await self._nodes.commands_of(node.id)],
-            "drain_question": view.language(DRAIN_QUESTION),
-            "drain_explanation": view.language(DRAIN_EXPLANATION),
-            "names": {name: view.language(title) for name, title in COMMANDS.items()},
+            "commands": [
+                (one, view.language(VERBS[one.command].label)) for one in await self._nodes.commands_of(node.id)
+            ],
             "is_live": True,
         }
 
-    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
-        return []
-
-    @endpoint(
-        "POST",
-        "/fleet/{node_id}/commands",
-        scope=TokenScope.WRITE,
-        summary="Give a node a command.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/fleet/{node_id}/commands", "Give a node a command.")
     async def command_one(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, node_id = await read_form(request.http), request.path_param("node_id")
         language, wanted = self._shell.view(request.http).language, command_of(form)
-        if wanted.command == "drain" and not form.is_confirmed:
-            words = language(DRAIN_QUESTION), language(DRAIN_EXPLANATION), language(COMMANDS["drain"])
-            return self._shell.confirm(request.http, form, *words)
+        verb = VERBS[wanted.command]
+        if verb.question and not form.is_confirmed:
+            return self._shell.confirm(request.http, form, verb)
 
         async def give() -> None:
             await self._nodes.send(node_id, wanted, caller_of(request.http).who, audit=request.audit)
 
-        return await carry_out(self._shell, f"/fleet/{node_id}", give, language(GIVEN))
+        return await carry_out(self._shell, f"/fleet/{node_id}", give, language(verb.done))
 
 
 def command_of(form: ConsoleForm) -> CommandRequest:
@@ -278,7 +246,7 @@ def row_of(bot: BotActivity, language: Language) -> BotRow:
     return BotRow(bot, tuple(language.plural(*PROBLEMS[place], count) for place, count in enumerate(counts) if count))
 
 
-class BotsPage:
+class BotsPage(LivePage):
     """`/policies/bots`."""
 
     paths = ("/policies/bots",)
@@ -289,7 +257,7 @@ class BotsPage:
         self._tokens = tokens
         self._hourly = hourly
 
-    @endpoint("GET", "/policies/bots", scope=TokenScope.READ, summary="Show the bots.", query=AnyQuery, public=False)
+    @page_endpoint("/policies/bots", "Show the bots.")
     async def show_bots(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         context = await self.context(self._shell.view(request.http), {})
         context |= {"topic": "/policies/bots", "address": f"{request.http.url.scheme}://{request.http.url.netloc}"}
@@ -304,6 +272,3 @@ class BotsPage:
             "rows": [row_of(bot, view.language) for bot in bots],
             "is_live": True,
         }
-
-    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
-        return []

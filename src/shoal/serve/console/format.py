@@ -189,8 +189,9 @@ class Formats:
     def _translated(self, said: Sentence) -> str:
         values = {name: self._value(value) for name, value in said.values.items()}
         if said.other is None:
-            return self.language(said.text, **values)
-        return self.language.plural(said.text, said.other, said.values["count"], values.pop("count"), **values)
+            return said.cased(self.language(said.text, **values))
+        count = values.pop("count")
+        return said.cased(self.language.plural(said.text, said.other, said.values["count"], count, **values))
 
     def _value(self, value: object) -> str:
         match value:

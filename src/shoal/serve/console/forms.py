@@ -3,7 +3,7 @@
 import hmac
 import secrets
 import shlex
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 from urllib.parse import parse_qsl
@@ -12,15 +12,33 @@ from starlette.requests import Request
 
 from shoal.access.token import LOCAL, Caller, TokenScope, allows
 from shoal.base.errors import InvalidInput, NotAllowed, TooLarge
+from shoal.base.request_form import Form
 from shoal.base.text import clean, nearest, shorten
 from shoal.serve.authentication import is_secure
 from shoal.serve.console.format import Language, languages, preferred
+from shoal.serve.endpoint import Handler, endpoint
 
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 FIELD: Final = "csrf"
 CONFIRMED: Final = "confirmed"
 LONGEST_FORM: Final = 1_000_000
 MOST_FIELDS: Final = 2000
+
+
+class AnyQuery(Form, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The query of a page; the page reads what it knows and ignores the rest."""
+
+
+def page_endpoint(
+    path: str, summary: str, scope: TokenScope = TokenScope.READ, query: type[Form] = AnyQuery
+) -> Callable[[Handler], Handler]:
+    """Add the decorated method to the table as a page of the console."""
+    return endpoint("GET", path, scope=scope, summary=summary, query=query, public=False)
+
+
+def form_endpoint(path: str, summary: str, scope: TokenScope = TokenScope.WRITE) -> Callable[[Handler], Handler]:
+    """Add the decorated method to the table; a form of the console is posted to it."""
+    return endpoint("POST", path, scope=scope, summary=summary, file=(FORM_TYPE,), public=False)
 
 
 class ConsoleForm:

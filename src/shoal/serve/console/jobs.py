@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from shoal.access.token import TokenScope
 from shoal.base.errors import InvalidInput
 from shoal.base.text import message
 from shoal.queue.job import RUN_KINDS, SHARED_LANE, Grant, Job, attempts_made, bot_of, node_of
@@ -18,11 +17,12 @@ from shoal.queue.reasons import reason_text
 from shoal.queue.states import LABELS, TERMINAL, JobState
 from shoal.serve.authentication import caller_of
 from shoal.serve.console.charts import Span, timeline
-from shoal.serve.console.feed import AnyQuery
+from shoal.serve.console.feed import LivePage
 from shoal.serve.console.format import Formats, Language
-from shoal.serve.console.forms import FORM_TYPE, Search, View, parse, read_form, suggestion
+from shoal.serve.console.forms import AnyQuery, Search, View, form_endpoint, page_endpoint, parse, read_form, suggestion
 from shoal.serve.console.shell import Shell, carry_out, local_path, sentence
-from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing
+from shoal.serve.resources.job import DEAD_LETTER_VERBS, VERBS
 from shoal.serve.stats import Cached
 
 PRIORITY_PARTS: Final = {
@@ -89,21 +89,9 @@ DEAD_RETRIED: Final = (
     message("{count} dead letters will be retried."),
 )
 PURGED: Final = (message("{count} job was removed."), message("{count} jobs were removed."))
-RETRIED: Final = message("The job waits for a worker again, with all its attempts.")
-CANCELLED: Final = message("The job was cancelled; a result that arrives later is refused.")
-RETRY_QUESTION: Final = message("Retry all dead letters that match?")
-PURGE_QUESTION: Final = message("Remove all dead letters that match?")
-PURGE_EXPLANATION: Final = message(
-    "Their history and results are removed too. Jobs of crawls and analyses are kept. This cannot be undone."
-)
-CANCEL_QUESTION: Final = message("Cancel this job?")
-CANCEL_EXPLANATION: Final = message("It takes effect at once. If a worker is running it, its result is refused.")
-RETRY: Final = message("Retry")
-REMOVE: Final = message("Remove")
-CANCEL: Final = message("Cancel the job")
 
 
-class JobsPage:
+class JobsPage(LivePage):
     """`/jobs`."""
 
     paths = ("/jobs",)
@@ -114,7 +102,7 @@ class JobsPage:
         self._jobs = jobs
         self._counts = counts
 
-    @endpoint("GET", "/jobs", scope=TokenScope.READ, summary="Show the jobs.", query=AnyQuery, public=False)
+    @page_endpoint("/jobs", "Show the jobs.")
     async def show_jobs(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         query = request.http.query_params
         params = {name: query[name] for name in ("q", "before") if query.get(name)}
@@ -151,17 +139,7 @@ class JobsPage:
             "is_live": True,
         }
 
-    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
-        return []
-
-    @endpoint(
-        "POST",
-        "/jobs/actions",
-        scope=TokenScope.WRITE,
-        summary="Retry or remove dead letters.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/jobs/actions", "Retry or remove dead letters.")
     async def act_on_jobs(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         """Act on all dead letters that match a search."""
         form = await read_form(request.http)
@@ -169,15 +147,11 @@ class JobsPage:
         found = filter_of(parse(form.get("q"), QUALIFIERS))
         which = JobFilter(found.state, found.kind, found.run_id, found.lane, dead=True)
         action, language = form.get("action"), view.language
-        if action == "purge":
-            caller_of(request.http).demand(TokenScope.ADMIN)
-        elif action != "retry":
+        if action not in DEAD_LETTER_VERBS:
             raise InvalidInput("action", "is not known", "use retry or purge")
+        caller_of(request.http).demand(DEAD_LETTER_VERBS[action].scope)
         if not form.is_confirmed:
-            question = RETRY_QUESTION if action == "retry" else PURGE_QUESTION
-            explanation = "" if action == "retry" else language(PURGE_EXPLANATION)
-            button = language(RETRY if action == "retry" else REMOVE)
-            return self._shell.confirm(request.http, form, language(question), explanation, button)
+            return self._shell.confirm(request.http, form, DEAD_LETTER_VERBS[action])
 
         async def act() -> str:
             if action == "retry":
@@ -188,7 +162,7 @@ class JobsPage:
         return await carry_out(self._shell, back, act)
 
 
-class JobPage:
+class JobPage(LivePage):
     """`/jobs/{job_id}`."""
 
     paths = ("/jobs/{job_id}",)
@@ -198,7 +172,7 @@ class JobPage:
         self._shell = shell
         self._jobs = jobs
 
-    @endpoint("GET", "/jobs/{job_id}", scope=TokenScope.READ, summary="Show a job.", query=AnyQuery, public=False)
+    @page_endpoint("/jobs/{job_id}", "Show a job.")
     async def show_job(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         job_id = request.path_param("job_id")
         context = await self.context(self._shell.view(request.http), {"job_id": job_id})
@@ -241,32 +215,21 @@ class JobPage:
             "is_live": row.is_live,
         }
 
-    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
-        return []
-
-    @endpoint(
-        "POST",
-        "/jobs/{job_id}/actions",
-        scope=TokenScope.WRITE,
-        summary="Retry or cancel a job.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/jobs/{job_id}/actions", "Retry or cancel a job.")
     async def act_on_job(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, job_id = await read_form(request.http), request.path_param("job_id")
         language = self._shell.view(request.http).language
         action = form.get("action")
-        verbs: dict[str, tuple[Callable[[], Awaitable[object]], str]] = {
-            "retry": (lambda: self._jobs.retry(job_id, audit=request.audit), RETRIED),
-            "cancel": (lambda: self._jobs.cancel(job_id, audit=request.audit), CANCELLED),
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "retry": lambda: self._jobs.retry(job_id, audit=request.audit),
+            "cancel": lambda: self._jobs.cancel(job_id, audit=request.audit),
         }
-        if action not in verbs:
-            raise InvalidInput("action", "is not known", f"use one of {', '.join(verbs)}")
-        if action == "cancel" and not form.is_confirmed:
-            words = language(CANCEL_QUESTION), language(CANCEL_EXPLANATION), language(CANCEL)
-            return self._shell.confirm(request.http, form, *words)
-        verb, done = verbs[action]
-        return await carry_out(self._shell, f"/jobs/{job_id}", verb, language(done))
+        if action not in calls:
+            raise InvalidInput("action", "is not known", f"use one of {', '.join(calls)}")
+        verb = VERBS[action]
+        if verb.question and not form.is_confirmed:
+            return self._shell.confirm(request.http, form, verb)
+        return await carry_out(self._shell, f"/jobs/{job_id}", calls[action], language(verb.done))
 
 
 def suggestions(language: Language) -> dict[str, object]:

@@ -16,11 +16,10 @@ from shoal.crawl.crawl import CrawlConfig, Scope, shown_config
 from shoal.crawl.frontier.fates import SKIPS
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.preview import ScopePreview, ScopePreviewer
-from shoal.serve.console.feed import AnyQuery
-from shoal.serve.console.forms import FORM_TYPE, ConsoleForm, read_form
+from shoal.serve.console.forms import AnyQuery, ConsoleForm, form_endpoint, page_endpoint, read_form
 from shoal.serve.console.shell import Notice, Shell, sentence
 from shoal.serve.crawls import labels_of
-from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing
 from shoal.serve.problems import Json
 
 LISTS: Final = ("seeds", "include", "exclude")  # one value per line
@@ -40,9 +39,7 @@ class NewCrawlPage:
         self._crawls = crawls
         self._previewer = previewer
 
-    @endpoint(
-        "GET", "/crawls/new", scope=TokenScope.WRITE, summary="Show the form for a crawl.", query=AnyQuery, public=False
-    )
+    @page_endpoint("/crawls/new", "Show the form for a crawl.", TokenScope.WRITE)
     async def show_new_crawl(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         """Show the form, empty or with the options of another crawl."""
         query = request.http.query_params
@@ -53,14 +50,7 @@ class NewCrawlPage:
             values["priority"] = config.priority
         return self._shown(request, _as_text(values), {})
 
-    @endpoint(
-        "POST",
-        "/crawls/new",
-        scope=TokenScope.WRITE,
-        summary="Start a crawl from the form.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/crawls/new", "Start a crawl from the form.")
     async def create_from_form(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form = await read_form(request.http)
         action = form.get("action")
@@ -72,14 +62,7 @@ class NewCrawlPage:
         language = self._shell.view(request.http).language
         return self._shell.redirect(f"/crawls/{crawl.id}", Notice(language(STARTED)))
 
-    @endpoint(
-        "POST",
-        "/crawls/new/check",
-        scope=TokenScope.WRITE,
-        summary="Check the form while it is filled in.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/crawls/new/check", "Check the form while it is filled in.")
     async def check_form(self, request: EndpointRequest[Nothing, Nothing]) -> Json:
         """Return the problem of each field, and with `preview` what the scope would take, as HTML."""
         form = await read_form(request.http)

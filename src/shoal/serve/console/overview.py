@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from shoal.access.token import TokenScope
 from shoal.audit.analyses import Analyses
 from shoal.audit.verdict import Outcome
 from shoal.base.clock import Clock, from_micros
@@ -26,11 +25,11 @@ from shoal.plan.policy import LATE
 from shoal.plan.store import PolicyCounts
 from shoal.serve.console.charts import Column, Part
 from shoal.serve.console.crawl_rows import KINDS, class_name, row_of
-from shoal.serve.console.feed import AnyQuery
+from shoal.serve.console.feed import LivePage
 from shoal.serve.console.format import Formats
-from shoal.serve.console.forms import View
+from shoal.serve.console.forms import AnyQuery, View, page_endpoint
 from shoal.serve.console.shell import Shell
-from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing
 from shoal.serve.stats import StateCounts
 
 KEPT: Final = 720  # samples: an hour
@@ -152,7 +151,7 @@ class Overview:
         return sum(outcome is Outcome.FAILED for outcome in last.values())
 
 
-class OverviewPage:
+class OverviewPage(LivePage):
     """`/`."""
 
     paths = ("/",)
@@ -164,7 +163,7 @@ class OverviewPage:
         self._overview = overview
         self._rates = rates
 
-    @endpoint("GET", "/", scope=TokenScope.READ, summary="Show the overview.", query=AnyQuery, public=False)
+    @page_endpoint("/", "Show the overview.")
     async def show_overview(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         context = await self.context(self._shell.view(request.http), {})
         context |= {"topic": "/", "is_live": True, "address": f"{request.http.url.scheme}://{request.http.url.netloc}"}
@@ -186,9 +185,6 @@ class OverviewPage:
             "total_day": sum(column.total for column in hours),
             "classes": [(KINDS[kind], class_name(kind, view.language), _of_day(day, kind)) for kind in CLASSES],
         }
-
-    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
-        return []
 
 
 def day_columns(hours: Mapping[int, Mapping[str, float]], formats: Formats) -> list[Column]:

@@ -14,7 +14,7 @@ from shoal.audit.codes import CODES
 from shoal.audit.finding import Finding
 from shoal.audit.states import AnalysisState
 from shoal.base.errors import NotFound, ShoalError
-from shoal.base.text import HIDDEN, names_a_secret
+from shoal.base.text import HIDDEN, LONGEST, names_a_secret
 from shoal.base.url import Url, hostname
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.admin import FrontierAdmin
@@ -29,7 +29,7 @@ from shoal.pages.page import Page, response_class
 from shoal.pages.pages import Pages
 from shoal.serve.console import texts as url_texts
 from shoal.serve.console.crawl_rows import row_of
-from shoal.serve.console.feed import AnyQuery
+from shoal.serve.console.forms import AnyQuery, page_endpoint
 from shoal.serve.console.shell import Shell
 from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
 from shoal.web.renderer import file_name
@@ -140,6 +140,7 @@ class PagePage:
         status = await self._crawls.get(crawl.id)
         formats = self._shell.formats(view)
         explained = await self._frontier.explain(crawl.id, page.url, LONGEST_URL)
+        origin = url_texts.origin(page, formats, is_linked=bool(linking))
         context = {
             "crawl": crawl,
             "row": row_of(status, formats),
@@ -155,19 +156,12 @@ class PagePage:
             "referrers": referrers,
             "data": data,
             "history": await self._history(crawl, page),
-            "why": f"{url_texts.origin(page, formats, is_linked=bool(linking))} {url_texts.why(explained, formats)}",
+            "why": f"{origin} {formats.sentence(explained.sentence, LONGEST)}",
             "findings": [(one, CODES.get(one.code)) for one in await self._findings.of(crawl.id, page.url)],
         }
         return self._shell.page(request.http, "page.html", context, section="crawls")
 
-    @endpoint(
-        "GET",
-        "/pages/{page_id}/body",
-        scope=TokenScope.READ,
-        summary="Show the stored body of a page as text.",
-        query=AnyQuery,
-        public=False,
-    )
+    @page_endpoint("/pages/{page_id}/body", "Show the stored body of a page as text.")
     async def show_body(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         """The body is plain text, whatever its type says, and nothing in it is executed."""
         _, page = await self._page(request.path_param("page_id"))
@@ -179,14 +173,7 @@ class PagePage:
         headers = {"Content-Security-Policy": SANDBOX, "Cache-Control": "no-store", "X-Frame-Options": "SAMEORIGIN"}
         return Response(text[:LONGEST_BODY], headers=headers, media_type="text/plain; charset=utf-8")
 
-    @endpoint(
-        "GET",
-        "/pages/{page_id}/screenshot",
-        scope=TokenScope.READ,
-        summary="Show the picture of a rendered page.",
-        query=AnyQuery,
-        public=False,
-    )
+    @page_endpoint("/pages/{page_id}/screenshot", "Show the picture of a rendered page.")
     async def show_screenshot(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         _, page = await self._page(request.path_param("page_id"))
         picture = await self._copies.screenshot(page)

@@ -7,18 +7,18 @@ from typing import Any, Final
 import orjson
 from starlette.responses import Response
 
-from shoal.access.token import TokenScope
 from shoal.base.clock import span
 from shoal.base.errors import InvalidInput
 from shoal.base.text import message, redact_url
 from shoal.page_jobs.groups import History
 from shoal.plan.policies import Policies
 from shoal.plan.policy import LATE, Policy, PolicyState, shown_options
-from shoal.serve.console.feed import AnyQuery
+from shoal.serve.console.feed import LivePage
 from shoal.serve.console.format import Formats
-from shoal.serve.console.forms import FORM_TYPE, Search, View, parse, read_form, suggestion
+from shoal.serve.console.forms import AnyQuery, Search, View, form_endpoint, page_endpoint, parse, read_form, suggestion
 from shoal.serve.console.shell import Notice, Shell, carry_out, local_path, sentence
-from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing
+from shoal.serve.resources.policy import VERBS
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +64,10 @@ RUNS: Final = 20
 LAST_POLICY: Final = 2**31 - 1
 QUALIFIERS: Final = ("is", "project")
 KINDS: Final = ("due", "late", "enabled", "disabled")
-RUN: Final = message("The policy is running; its schedule does not change.")
 RUNS_ALREADY: Final = message("The policy is already running.")
-ENABLED: Final = message("The policy is enabled.")
-DISABLED: Final = message("The policy is disabled; a run in progress continues.")
-REMOVED: Final = message("The policy was removed.")
-REMOVE_QUESTION: Final = message("Remove this policy?")
-REMOVE_EXPLANATION: Final = message("A run in progress continues. This cannot be undone.")
-REMOVE: Final = message("Remove")
 
 
-class PoliciesPage:
+class PoliciesPage(LivePage):
     """`/policies`."""
 
     paths = ("/policies",)
@@ -84,7 +77,7 @@ class PoliciesPage:
         self._shell = shell
         self._policies = policies
 
-    @endpoint("GET", "/policies", scope=TokenScope.READ, summary="Show the policies.", query=AnyQuery, public=False)
+    @page_endpoint("/policies", "Show the policies.")
     async def show_policies(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         query = request.http.query_params
         params = {name: query[name] for name in ("q", "after") if query.get(name)}
@@ -134,11 +127,8 @@ class PoliciesPage:
         enabled = None if kind is None else kind == "enabled"
         return await self._policies.page_of(after=after, limit=ROWS + 1, project=project, enabled=enabled)
 
-    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
-        return []
 
-
-class PolicyPage:
+class PolicyPage(LivePage):
     """`/policies/{policy_id}`."""
 
     paths = ("/policies/{policy_id}",)
@@ -149,9 +139,7 @@ class PolicyPage:
         self._policies = policies
         self._history = history
 
-    @endpoint(
-        "GET", "/policies/{policy_id}", scope=TokenScope.READ, summary="Show a policy.", query=AnyQuery, public=False
-    )
+    @page_endpoint("/policies/{policy_id}", "Show a policy.")
     async def show_policy(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         policy_id = request.path_param("policy_id")
         context = await self.context(self._shell.view(request.http), {"policy_id": policy_id})
@@ -177,17 +165,7 @@ class PolicyPage:
             "is_live": policy.live_job_id is not None,
         }
 
-    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
-        return []
-
-    @endpoint(
-        "POST",
-        "/policies/{policy_id}/actions",
-        scope=TokenScope.WRITE,
-        summary="Run, enable, disable or remove a policy.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/policies/{policy_id}/actions", "Run, enable, disable or remove a policy.")
     async def act_on_policy(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, policy_id = await read_form(request.http), request.path_param("policy_id")
         language, action = self._shell.view(request.http).language, form.get("action")
@@ -195,11 +173,11 @@ class PolicyPage:
 
         async def run() -> str:
             begun = await self._policies.run_now(policy_id, audit=request.audit)
-            return language(RUNS_ALREADY if begun.duplicate else RUN)
+            return language(RUNS_ALREADY if begun.duplicate else VERBS["run"].done)
 
         async def enable() -> str:
             await self._policies.enable(policy_id, action == "enable", audit=request.audit)
-            return language(ENABLED if action == "enable" else DISABLED)
+            return language(VERBS[action].done)
 
         verbs: dict[str, Callable[[], Awaitable[str]]] = {"run": run, "enable": enable, "disable": enable}
         if action in verbs:
@@ -207,10 +185,9 @@ class PolicyPage:
         if action != "remove":
             raise InvalidInput("action", "is not known", f"use one of {', '.join(verbs)}, remove")
         if not form.is_confirmed:
-            words = language(REMOVE_QUESTION), language(REMOVE_EXPLANATION), language(REMOVE)
-            return self._shell.confirm(request.http, form, *words)
+            return self._shell.confirm(request.http, form, VERBS["remove"])
         await self._policies.remove(policy_id, audit=request.audit)
-        return self._shell.redirect("/policies", Notice(language(REMOVED)))
+        return self._shell.redirect("/policies", Notice(language(VERBS["remove"].done)))
 
 
 def _number(text: str | None) -> int:

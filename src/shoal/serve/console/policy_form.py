@@ -16,11 +16,10 @@ from shoal.plan.importer import ImportSummary, PolicyImporter
 from shoal.plan.policies import Policies
 from shoal.plan.policy import PolicyChange, PolicyForm, shown_options
 from shoal.plan.policy_file import lines_of, read_csv, read_json_lines
-from shoal.serve.console.feed import AnyQuery
-from shoal.serve.console.forms import FORM_TYPE, ConsoleForm, read_form
+from shoal.serve.console.forms import AnyQuery, ConsoleForm, form_endpoint, page_endpoint, read_form
 from shoal.serve.console.shell import Notice, Shell, sentence
 from shoal.serve.crawls import labels_of
-from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing
 
 TEXTS: Final = ("url", "frequency", "cron", "timezone", "project", "overlap", "queue", "lock_ttl", "jitter")
 NUMBERS: Final = ("priority_base", "max_retry")
@@ -37,39 +36,18 @@ class PolicyFormPage:
         self._shell = shell
         self._policies = policies
 
-    @endpoint(
-        "GET",
-        "/policies/new",
-        scope=TokenScope.WRITE,
-        summary="Show the form of a policy.",
-        query=AnyQuery,
-        public=False,
-    )
+    @page_endpoint("/policies/new", "Show the form of a policy.", TokenScope.WRITE)
     async def show_new_policy(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         return self._shown(request, {"frequency": "24h", "enabled": "yes"}, {}, "")
 
-    @endpoint(
-        "GET",
-        "/policies/{policy_id}/edit",
-        scope=TokenScope.WRITE,
-        summary="Show the form of an existing policy.",
-        query=AnyQuery,
-        public=False,
-    )
+    @page_endpoint("/policies/{policy_id}/edit", "Show the form of an existing policy.", TokenScope.WRITE)
     async def show_edit_policy(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         policy = await self._policies.get(request.path_param("policy_id"))
         form = policy.form
         values = form.plain() | {"crawl_config": shown_options(form.crawl_config)}
         return self._shown(request, _as_text(values), {}, policy.id)
 
-    @endpoint(
-        "POST",
-        "/policies/new",
-        scope=TokenScope.WRITE,
-        summary="Create a policy from the form.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/policies/new", "Create a policy from the form.")
     async def create_policy_from_form(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form = await read_form(request.http)
         try:
@@ -79,14 +57,7 @@ class PolicyFormPage:
         language = self._shell.view(request.http).language
         return self._shell.redirect(f"/policies/{policy.id}", Notice(language(CREATED)))
 
-    @endpoint(
-        "POST",
-        "/policies/{policy_id}/edit",
-        scope=TokenScope.WRITE,
-        summary="Change a policy with the form.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/policies/{policy_id}/edit", "Change a policy with the form.")
     async def change_policy_from_form(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, policy_id = await read_form(request.http), request.path_param("policy_id")
         try:
@@ -133,20 +104,11 @@ class PolicyImportPage:
         self._shell = shell
         self._importer = importer
 
-    @endpoint(
-        "GET", "/policies/import", scope=TokenScope.WRITE, summary="Show the import form.", query=AnyQuery, public=False
-    )
+    @page_endpoint("/policies/import", "Show the import form.", TokenScope.WRITE)
     async def show_import(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         return self._shown(request, {}, None)
 
-    @endpoint(
-        "POST",
-        "/policies/import",
-        scope=TokenScope.WRITE,
-        summary="Import policies from the form.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/policies/import", "Import policies from the form.")
     async def import_from_form(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         """Read the pasted lines: JSON Lines if they begin with a brace, else CSV with a header."""
         form = await read_form(request.http)

@@ -15,10 +15,10 @@ from shoal.base.settings import Settings
 from shoal.base.text import message
 from shoal.observe.stats import StoreSize, TableSize
 from shoal.serve.authentication import caller_of, sign_in
-from shoal.serve.console.feed import AnyQuery
-from shoal.serve.console.forms import FORM_TYPE, read_form
+from shoal.serve.console.forms import AnyQuery, form_endpoint, page_endpoint, read_form
 from shoal.serve.console.shell import Notice, Shell, carry_out, local_path, sentence
-from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing
+from shoal.serve.resources.token import VERBS
 from shoal.serve.stats import Cached
 from shoal.serve.tokens import LAST_TOKEN
 
@@ -107,10 +107,6 @@ class Storage:
 MOST_TOKENS: Final = 200
 ENTRIES: Final = 100
 ROLES: Final = ("viewer", "operator", "admin", "bot", "node")
-REVOKED: Final = message("The token was revoked.")
-REVOKE_QUESTION: Final = message("Revoke this token?")
-REVOKE_EXPLANATION: Final = message("Everybody who uses it is signed out within seconds. This cannot be undone.")
-REVOKE: Final = message("Revoke")
 
 
 class SettingsPage:
@@ -130,18 +126,11 @@ class SettingsPage:
         self._settings = settings
         self._storage = storage
 
-    @endpoint("GET", "/settings", scope=TokenScope.READ, summary="Show the settings.", query=AnyQuery, public=False)
+    @page_endpoint("/settings", "Show the settings.")
     async def show_settings(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         return await self._shown(request)
 
-    @endpoint(
-        "POST",
-        "/settings/tokens",
-        scope=TokenScope.ADMIN,
-        summary="Create a token from the form.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/settings/tokens", "Create a token from the form.", TokenScope.ADMIN)
     async def create_token_from_form(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         """The page of the response shows the token, once."""
         form = await read_form(request.http)
@@ -158,22 +147,14 @@ class SettingsPage:
             sign_in(request.http, shown, minted.text)
         return shown
 
-    @endpoint(
-        "POST",
-        "/settings/tokens/{token_id}/revoke",
-        scope=TokenScope.ADMIN,
-        summary="Revoke a token from its row.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/settings/tokens/{token_id}/revoke", "Revoke a token from its row.", TokenScope.ADMIN)
     async def revoke_token_from_form(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, language = await read_form(request.http), self._shell.view(request.http).language
         if not form.is_confirmed:
-            words = language(REVOKE_QUESTION), language(REVOKE_EXPLANATION), language(REVOKE)
-            return self._shell.confirm(request.http, form, *words)
+            return self._shell.confirm(request.http, form, VERBS["revoke"])
         token_id, caller = request.path_param("token_id"), caller_of(request.http)
         return await carry_out(
-            self._shell, "/settings", lambda: self._tokens.revoke(token_id, caller), language(REVOKED)
+            self._shell, "/settings", lambda: self._tokens.revoke(token_id, caller), language(VERBS["revoke"].done)
         )
 
     async def _shown(self, request: EndpointRequest[Any, Any], text: str = "") -> Response:
@@ -196,14 +177,7 @@ class PreferencesApi:
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
 
-    @endpoint(
-        "POST",
-        "/console/preferences",
-        scope=TokenScope.READ,
-        summary="Choose the theme and the language.",
-        file=(FORM_TYPE,),
-        public=False,
-    )
+    @form_endpoint("/console/preferences", "Choose the theme and the language.", TokenScope.READ)
     async def choose(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form = await read_form(request.http)
         view = self._shell.view(request.http)

@@ -30,7 +30,18 @@ from shoal.serve.console import texts as journal_texts
 from shoal.serve.console.format import Formats, colour_of, label_of, languages
 from shoal.serve.console.forms import CONFIRMED, FIELD, THEMES, ConsoleForm, View, csrf_cookie, csrf_token, view_of
 from shoal.serve.console.forms import COOKIE as VIEW_COOKIE
+from shoal.serve.resources import crawl, job, node, policy, token, webhook
+from shoal.serve.resources.resource import Verb
 
+VERBS: Final = {
+    "crawl": crawl.VERBS,
+    "dead_letter": job.DEAD_LETTER_VERBS,
+    "job": job.VERBS,
+    "node": node.VERBS,
+    "policy": policy.VERBS,
+    "token": token.VERBS,
+    "webhook": webhook.VERBS,
+}
 STATIC: Final = Path(__file__).parents[1] / "static"
 FOR_EVER: Final = {"Cache-Control": "public, max-age=31536000, immutable"}
 SHORTLY: Final = {"Cache-Control": "public, max-age=60"}  # a module that another one imports, by its plain name
@@ -194,9 +205,12 @@ class Shell:
             response.set_cookie(NOTICE, value, max_age=NOTICE_SECONDS, httponly=True, samesite="strict")
         return response
 
-    def confirm(self, request: Request, form: ConsoleForm, question: str, explanation: str, button: str) -> Response:
-        """Ask before something that cannot be undone, for browsers whose script did not."""
-        context = {"question": question, "explanation": explanation, "button": button, "fields": list(form)}
+    def confirm(self, request: Request, form: ConsoleForm, verb: Verb, question: str = "") -> Response:
+        """Ask before something that cannot be undone, for browsers whose script did not. `question`: another one than
+        that of the verb, translated."""
+        language = self.view(request).language
+        context: dict[str, Any] = {"question": question or language(verb.question), "fields": list(form)}
+        context |= {"explanation": language(verb.explanation), "button": language(verb.label)}
         context |= {"action": request.scope["path"], "back": back_path(request, self.prefix)}
         return self.page(request, "confirm.html", context)
 
@@ -259,6 +273,7 @@ class Shell:
             "region": self._region,
             "chart": charts,
             "journal_text": journal_texts.text_of,
+            "verbs": VERBS,
             "label_of": label_of,
             "colour_of": colour_of,
         }

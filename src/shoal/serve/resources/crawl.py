@@ -1,12 +1,14 @@
 """Crawls, and how they treated their hosts."""
 
-from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Self
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Final, Self
 
 from msgspec import UNSET, UnsetType, convert, field
 
+from shoal.access.token import TokenScope
 from shoal.base.clock import from_micros, moment
 from shoal.base.request_form import describe
+from shoal.base.text import message
 from shoal.crawl import politeness
 from shoal.crawl.crawl import shown_config
 from shoal.crawl.lifecycle import failed_urls
@@ -14,7 +16,7 @@ from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import CrawlState
 from shoal.hosts import rate
 from shoal.hosts.robots import RobotsState
-from shoal.serve.resources.resource import CrawlError, Moment, NextPage, Resource
+from shoal.serve.resources.resource import CrawlError, Moment, NextPage, Resource, Verb
 
 
 class Responses(Resource, kw_only=True):
@@ -230,8 +232,8 @@ class HostPoliteness(Resource, kw_only=True):
             delay_seconds=receipt.effective_delay,
             robots=None if host.robots is None else host.robots.state,
             robots_fetched_at=moment(host.robots_at),
-            crawl_delay_asked=receipt.asked_delay,
-            crawl_delay_honoured=receipt.honoured_delay,
+            crawl_delay_asked=receipt.asked_delay_seconds,
+            crawl_delay_honoured=receipt.honoured_delay_seconds,
             crawl_delay_clamped=receipt.delay_was_clamped,
             holds={str(status): count for status, count in receipt.holds.statuses.items()},
             hold_seconds=round(receipt.holds.seconds, 3),
@@ -282,7 +284,34 @@ class PolitenessReceipt(Resource, kw_only=True):
             receipt,
             crawl_id=receipt.status.crawl.id,
             connections_per_host=receipt.connections,
-            delay_seconds=receipt.own_delay,
+            delay_seconds=receipt.own_delay_seconds,
             hosts=[HostPoliteness.of(one) for one in receipt.hosts],
             more_hosts=receipt.is_cut,
         )
+
+
+VERBS: Final[Mapping[str, Verb]] = {
+    "start": Verb(message("Start"), message("The crawl is queued.")),
+    "pause": Verb(message("Pause"), message("The crawl is being paused; pages in flight are finished first.")),
+    "resume": Verb(message("Resume"), message("The crawl is queued again.")),
+    "retry": Verb(message("Continue"), message("The crawl is queued again.")),
+    "stop": Verb(
+        message("Stop"),
+        message("The crawl is being stopped; pages in flight are finished first."),
+        message("Stop this crawl for good?"),
+        message("Pages that were fetched are kept. A stopped crawl cannot be resumed."),
+    ),
+    "force": Verb(
+        message("Stop by force"),
+        message("The crawl is being stopped; workers that do not stop in time are killed."),
+        message("Stop this crawl by force?"),
+        message("Workers that have not stopped after the grace period are killed. What they had in flight is lost."),
+    ),
+    "remove": Verb(
+        message("Remove"),
+        message("The crawl was removed."),
+        message("Remove this crawl with its pages?"),
+        message("Pages, URLs and stored bodies are deleted. This cannot be undone."),
+        TokenScope.ADMIN,
+    ),
+}

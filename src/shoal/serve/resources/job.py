@@ -1,16 +1,19 @@
 """Jobs, their leases and explanations, and quotas."""
 
-from typing import Annotated, Any, ClassVar, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, Self
 
 from msgspec.structs import asdict
 
+from shoal.access.token import TokenScope
 from shoal.base.clock import moment
 from shoal.base.request_form import describe
+from shoal.base.text import message
 from shoal.queue import job as queue
 from shoal.queue.job_admin import JobExplanation
 from shoal.queue.job_admin_store import Quota as StoredQuota
 from shoal.queue.states import JobState
-from shoal.serve.resources.resource import Moment, NextPage, Resource
+from shoal.serve.resources.resource import Moment, NextPage, Resource, Verb
 
 
 class Grant(Resource, kw_only=True):
@@ -170,3 +173,26 @@ class QuotaList(Resource, kw_only=True):
     next: NextPage
 
     example: ClassVar = {"items": [Quota.example], "next": None}
+
+
+VERBS: Final[Mapping[str, Verb]] = {
+    "retry": Verb(message("Retry"), message("The job waits for a worker again, with all its attempts.")),
+    "cancel": Verb(
+        message("Cancel the job"),
+        message("The job was cancelled; a result that arrives later is refused."),
+        message("Cancel this job?"),
+        message("It takes effect at once. If a worker is running it, its result is refused."),
+    ),
+}
+DEAD_LETTER_VERBS: Final[Mapping[str, Verb]] = {
+    "retry": Verb(message("Retry all that match"), question=message("Retry all dead letters that match?")),
+    "purge": Verb(
+        message("Remove all that match"),
+        question=message("Remove all dead letters that match?"),
+        explanation=message(
+            "Their history and results are removed too. Jobs of crawls and analyses are kept. This cannot be undone."
+        ),
+        scope=TokenScope.ADMIN,
+    ),
+}
+"""What may be done with all dead letters that match a search."""

@@ -1,13 +1,15 @@
 """Nodes, the commands for them, and why they get jobs."""
 
-from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Self
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Final, Self
 
 from shoal.base.request_form import describe
+from shoal.base.text import message
 from shoal.fleet import node as fleet
 from shoal.fleet.explain import NodeExplanation
 from shoal.fleet.states import CommandState, NodeState
-from shoal.serve.resources.resource import Moment, NextPage, Resource
+from shoal.serve.resources.resource import Moment, NextPage, Resource, Verb
 
 
 class HealthParts(Resource, kw_only=True):
@@ -247,3 +249,25 @@ class NodeExplained(Resource, kw_only=True):
             waiting_pages=node.page_depth,
             waiting_browser_pages=node.browser_depth,
         )
+
+
+_GIVEN: Final = message("The command was given; the node acknowledges it below.")
+VERBS: Final[Mapping[str, Verb]] = {
+    "pause": Verb(message("Pause"), _GIVEN),
+    "resume": Verb(message("Resume"), _GIVEN),
+    "drain": Verb(
+        message("Drain"),
+        _GIVEN,
+        message("Drain this node?"),
+        message("It hands its crawls back and takes nothing until somebody resumes it."),
+    ),
+    "restart_browser": Verb(message("Restart the browser"), _GIVEN),
+    "config_update": Verb(message("Change its limits"), _GIVEN),
+}
+"""The commands to a node."""
+
+
+def given_to_all(name: str) -> Verb:
+    """Return a command to all nodes, which is confirmed."""
+    verb = VERBS[name]
+    return replace(verb, question=message("Give every node this command?"), explanation=verb.label)

@@ -174,4 +174,4 @@ class UrlExplained(Resource, kw_only=True):
     @classmethod
     def with_facts(cls, crawl_id: str, found: UrlExplanation) -> dict[str, Any]:
         """Return its fields with the facts behind them."""
-        return asdict(cls.of(found, crawl_id=crawl_id, explanation=found.sentence)) | found.facts
+        return asdict(cls.of(found, crawl_id=crawl_id, explanation=str(found.sentence))) | found.facts

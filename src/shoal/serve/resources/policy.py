@@ -1,12 +1,13 @@
 """Policies, and what raises the priority of their jobs."""
 
-from typing import Annotated, Any, ClassVar, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, Self
 
 from shoal.base.request_form import describe
-from shoal.base.text import redact_url
+from shoal.base.text import message, redact_url
 from shoal.plan import policy as plan
 from shoal.plan.importer import ImportSummary
-from shoal.serve.resources.resource import Moment, NextPage, Resource
+from shoal.serve.resources.resource import Moment, NextPage, Resource, Verb
 
 POLICY_FORM: dict[str, Any] = {
     "url": "https://shop.example.com/item/17",
@@ -147,3 +148,16 @@ class PoliciesImported(Resource, kw_only=True):
     def of(cls, summary: ImportSummary) -> Self:
         problems = [InvalidLine(line=line, problem=problem) for line, problem in summary.problems]
         return super().of(summary, problems=problems)
+
+
+VERBS: Final[Mapping[str, Verb]] = {
+    "run": Verb(message("Run now"), message("The policy is running; its schedule does not change.")),
+    "enable": Verb(message("Enable"), message("The policy is enabled.")),
+    "disable": Verb(message("Disable"), message("The policy is disabled; a run in progress continues.")),
+    "remove": Verb(
+        message("Remove"),
+        message("The policy was removed."),
+        message("Remove this policy?"),
+        message("A run in progress continues. This cannot be undone."),
+    ),
+}

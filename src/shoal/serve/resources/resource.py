@@ -1,11 +1,13 @@
-"""The base of the structs that endpoints return, and what several of them use."""
+"""The base of the structs that endpoints return, what people may do with a resource, and what several structs use."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Self, get_type_hints
 
 from msgspec import Meta, Struct
 
+from shoal.access.token import TokenScope
 from shoal.base.clock import moment
 from shoal.base.request_form import describe
 
@@ -52,3 +54,15 @@ class CrawlError(Resource, kw_only=True):
 
     code: Annotated[str | None, describe("Stable code of the error, if it has one.")]
     message: Annotated[str, describe("The error in one sentence.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """What a person may do with a resource: the label of its button, the sentence after it, and for one that is
+    confirmed first, the question and what it leads to. `message` marks these texts, so they are translated."""
+
+    label: str
+    done: str = ""
+    question: str = ""
+    explanation: str = ""
+    scope: TokenScope = TokenScope.WRITE

@@ -1,13 +1,15 @@
 """API tokens, and the audit log."""
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Final, Self
 
 from shoal.access import token as access
 from shoal.access.audit_log import StoredAuditEntry
 from shoal.access.token import TokenScope, in_order
 from shoal.base.request_form import describe
-from shoal.serve.resources.resource import NextPage, Resource
+from shoal.base.text import message
+from shoal.serve.resources.resource import NextPage, Resource, Verb
 
 
 class Token(Resource, kw_only=True):
@@ -88,3 +90,14 @@ class AuditLog(Resource, kw_only=True):
     next: NextPage
 
     example: ClassVar = {"items": [AuditEntry.example], "next": None}
+
+
+VERBS: Final[Mapping[str, Verb]] = {
+    "revoke": Verb(
+        message("Revoke"),
+        message("The token was revoked."),
+        message("Revoke this token?"),
+        message("Everybody who uses it is signed out within seconds. This cannot be undone."),
+        TokenScope.ADMIN,
+    ),
+}

@@ -1,18 +1,20 @@
 """Webhooks, their deliveries, and events."""
 
-from typing import Annotated, Any, ClassVar, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, Self
 
 import orjson
 
+from shoal.access.token import TokenScope
 from shoal.base.clock import moment
 from shoal.base.request_form import describe
-from shoal.base.text import redact_url
+from shoal.base.text import message, redact_url
 from shoal.events.event import EventReceipt
 from shoal.events.webhook import Delivery as StoredDelivery
 from shoal.events.webhook import DeliveryState
 from shoal.events.webhook import Webhook as StoredWebhook
 from shoal.events.webhooks import TestDelivery
-from shoal.serve.resources.resource import Moment, NextPage, Resource
+from shoal.serve.resources.resource import Moment, NextPage, Resource, Verb
 
 
 class Webhook(Resource, kw_only=True):
@@ -171,3 +173,29 @@ class DeliveryList(Resource, kw_only=True):
     next: NextPage
 
     example: ClassVar = {"items": [Delivery.example], "next": None}
+
+
+VERBS: Final[Mapping[str, Verb]] = {
+    "test": Verb(message("Send a test event"), scope=TokenScope.ADMIN),
+    "rotate": Verb(
+        message("Replace the secret"),
+        question=message("Replace the secret of this webhook?"),
+        explanation=message("The new one is shown once. For a day, deliveries are also signed with the old one."),
+        scope=TokenScope.ADMIN,
+    ),
+    "enable": Verb(
+        message("Enable"),
+        message("The webhook is enabled; it receives the events it missed, as far as they are stored."),
+        scope=TokenScope.ADMIN,
+    ),
+    "disable": Verb(
+        message("Disable"), message("The webhook is disabled; its events are kept."), scope=TokenScope.ADMIN
+    ),
+    "remove": Verb(
+        message("Remove"),
+        message("The webhook was removed."),
+        message("Remove this webhook and its queue?"),
+        message("Pending deliveries are lost. This cannot be undone."),
+        TokenScope.ADMIN,
+    ),
+}

@@ -1,4 +1,4 @@
-"""A session of the proxy: one credential, one policy, one set of counts. Each browser context has its own."""
+"""An account of the proxy: one credential, one policy, one set of counts. Each browser context has its own."""
 
 import asyncio
 import hmac
@@ -35,7 +35,7 @@ class ProxyRefusal(Struct, frozen=True):
 
 @dataclass(slots=True)
 class ProxyCounts:
-    """The counts of a session so far."""
+    """The counts of an account so far."""
 
     refused: int = 0  # refused by a rule or a limit
     failed: int = 0  # failed because of the network or the server
@@ -48,7 +48,7 @@ class Abortable(Protocol):
     def abort(self) -> None: ...
 
 
-class ProxySession:
+class ProxyAccount:
     """The rights and counts of one browser context. Closing it ends its connections and voids its credential."""
 
     def __init__(
@@ -56,7 +56,7 @@ class ProxySession:
         dialer: PinnedDialer,
         limits: ProxyLimits,
         allow: Allow | None = None,
-        on_close: Callable[["ProxySession"], None] = lambda _session: None,
+        on_close: Callable[["ProxyAccount"], None] = lambda _account: None,
     ) -> None:
         self.username = secrets.token_hex(8)
         self.password = secrets.token_urlsafe(24)
@@ -76,11 +76,15 @@ class ProxySession:
         """The newest requests that were refused or failed, oldest first."""
         return tuple(self._refusals)
 
-    def refusal_of(self, url: Url) -> ProxyRefusal | None:
-        """Return why a canonical URL got no response: the newest refusal of it, or of a tunnel to its host and port."""
+    def failure_of(self, url: Url) -> Failure | None:
+        """Return why a canonical URL got no response, as egress would for a request of ours: the newest refusal of it,
+        or of a tunnel to its host and port."""
         host, port = endpoint(url)
         targets = (url, f"{host}:{port}")
-        return next((refusal for refusal in reversed(self._refusals) if refusal.target in targets), None)
+        found = next((refusal for refusal in reversed(self._refusals) if refusal.target in targets), None)
+        return (
+            None if found is None else Failure(found.code, found.message, found.retryable, found.operator_detail, url)
+        )
 
     def close(self) -> None:
         """Abort all connections; later requests with this credential are refused."""
@@ -96,7 +100,7 @@ class ProxySession:
         return hmac.compare_digest(self.password.encode(), password.encode())
 
     async def admit(self, target: str, host: str) -> Failure | None:
-        """Ask the owner of the session whether it allows this URL or endpoint, then take a slot of the host."""
+        """Ask the owner of the account whether it allows this URL or endpoint, then take a slot of the host."""
         if self._allow is not None:
             try:
                 async with asyncio.timeout(self.limits.total_timeout.total_seconds()):
@@ -119,9 +123,9 @@ class ProxySession:
         )
 
     def received(self, count: int) -> Failure | None:
-        """Count bytes from a server; returns a failure if they exceed the limit of the session."""
+        """Count bytes from a server; returns a failure if they exceed the limit of the account."""
         self.counts.bytes_received += count
-        if self.counts.bytes_received > self.limits.max_session_bytes:
+        if self.counts.bytes_received > self.limits.max_account_bytes:
             return Failure("session_too_large", "The page has received more than the limit.", retryable=False)
         return None
 

@@ -17,10 +17,11 @@ from shoal.base.clock import Clock
 from shoal.base.errors import ShoalError
 from shoal.base.url import Url, origin
 from shoal.egress import Failure
+from shoal.egress.pinning_proxy import ProxyAccount
 from shoal.hosts.robots_cache import RobotsRules
 from shoal.web.browser import Browser
 from shoal.web.cdp import BrowserLost, CdpSession, CommandFailed, Params
-from shoal.web.network import OriginConnections, PinnedSession, WaitingRequest, allows
+from shoal.web.network import OriginConnections, WaitingRequest, allows
 from shoal.web.renderer import MOST_STEPS, Document, RenderCounts, RenderedPage, RenderRequest
 
 QUIET_SECONDS: Final = 0.25  # without a request: then the page is idle
@@ -42,7 +43,7 @@ class PageCrashed(Exception):
     """The process of the page crashed, or was killed because it used too much memory."""
 
 
-class PageSession:
+class BrowserTab:
     """Renders one page."""
 
     def __init__(
@@ -51,7 +52,7 @@ class PageSession:
         request: RenderRequest,
         robots: RobotsRules | None,
         connections: OriginConnections,
-        proxy: PinnedSession | None,
+        proxy: ProxyAccount | None,
         clock: Clock,
     ) -> None:
         self._browser = browser
