@@ -245,12 +245,13 @@ async def test_a_page_child_that_leaves_hands_back_unfinished_jobs(app: App, mon
         assert (job.state_reason, job.attempts, job.crash_count) == ("shutdown", 0, 0)
 
 
-async def test_a_page_child_that_leaves_patiently_finishes_its_jobs(app: App) -> None:
+async def test_a_page_child_that_leaves_patiently_finishes_its_jobs(app: App, tmp_path: Path) -> None:
     async with at_work(app) as bench:
-        ids = await bench.enqueue({"sleep": 0.2}, count=4)
+        ids = await bench.enqueue({"until": str(tmp_path / "go")}, count=4)
         await bench.until_state(JobState.LOCKED, *ids)
         bench.loop.leave(finish_first=True)
         later = await bench.enqueue({})
+        (tmp_path / "go").touch()
         await bench.until_state(JobState.DONE, *ids)
         assert (await bench.job(later[0])).state is JobState.PENDING
 
