@@ -154,8 +154,12 @@ def _open(crawl: Crawl, url: Url, waiting: Waiting | None) -> UrlExplanation:
 
 def _redirects(waiting: Waiting | None) -> str:
     """Say where a page that is still open has redirected to so far."""
-    target = None if waiting is None else waiting.kept.target
-    return f"It redirects to {target}, which is fetched in its place. " if target is not None else ""
+    target = None if waiting is None else waiting.kept.redirects_to
+    if waiting is None or target is None:
+        return ""
+    if waiting.kept.awaits_target:
+        return f"It redirects to {target}, which another URL has, and its record depends on how that ends. "
+    return f"It redirects to {target}, which is fetched in its place. "
 
 
 def _quarantined(url: Url, waiting: Waiting | None) -> UrlExplanation:
@@ -204,8 +208,8 @@ def _open_facts(waiting: Waiting) -> dict[str, Any]:
         "due_at": moment(waiting.kept.due or None),
         "host_ready_at": moment(waiting.host_ready_at or None),
     }
-    if waiting.kept.target is not None:
-        facts["redirects_to"] = waiting.kept.target
+    if waiting.kept.redirects_to is not None:
+        facts["redirects_to"] = waiting.kept.redirects_to
     if waiting.held is not None:
         facts["host_held_until"], facts["host_status"] = moment(waiting.held.until), waiting.held.status
     if waiting.taken_by is not None:
