@@ -350,7 +350,8 @@ def redirected(crawl: Crawl, task: FrontierTask, url: str) -> Settled:
     target = new_url(crawl, url)
     steps = () if task.chain is None else task.chain.steps
     chain = RedirectChain((*steps, RedirectStep(task.at, 302, 1)), target.key, target.chk)
-    page = page_of(task, status=302)
+    hops = [{"url": hop.url, "status": hop.status} for hop in chain.hops]
+    page = page_of(task, status=302, final_url=target.url, redirects=hops)
     return Settled(task, Fate.OPEN, onward=PendingRedirect(target.url, target.url, chain, page))
 
 

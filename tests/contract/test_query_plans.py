@@ -27,7 +27,7 @@ from shoal.base.ids import JobId, new_id
 from shoal.base.settings import DatabaseSettings, EventSettings
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.fates import Fate, pattern_of
-from shoal.crawl.frontier.values import Settled, SitemapRecord, WalkerBatch
+from shoal.crawl.frontier.values import NewUrl, Settled, SitemapRecord, WalkerBatch
 from shoal.crawl.store import HostRate
 from shoal.events.forwarder import EventRetention
 from shoal.events.store import EventStore, WebhookStore
@@ -386,11 +386,17 @@ async def trap(bench: Bench, crawl: Crawl, walker: Walker) -> None:
 
 
 async def redirect(bench: Bench, crawl: Crawl, walker: Walker) -> None:
-    """Let what a walker holds redirect to URLs that are new, that wait, and that were skipped; then fail there."""
+    """Let what a walker holds redirect to URLs that are new, that wait, that were skipped, and that other URLs have;
+    then fail there, and be opened again."""
     places = [f"/target/{number}" for number in range(30)] + [f"/link/{LINKS - 1 - number}" for number in range(20)]
     tasks = walker.held[: len(places)]
     await walker.turn(*[redirected(crawl, *pair) for pair in zip(tasks, [*places, "/out"], strict=False)], want=100)
-    await walker.turn(*[failed(task) for task in walker.held if task.chain is not None], want=100)
+    others = [task for task in walker.held if task.chain is None][:10]
+    await walker.turn(*[redirected(crawl, *pair) for pair in zip(others, places, strict=False)], want=100)
+    ended = [task for task in walker.held if task.chain is not None]
+    await walker.turn(*map(failed, ended), want=100)
+    again = [NewUrl(task.key, task.chk, task.url, task.depth, Fate.OPEN) for task in ended]
+    await bench.database.run(lambda tx: bench.frontier.reopen(tx, crawl.number, again, []))
 
 
 async def end_many(bench: Bench) -> None:

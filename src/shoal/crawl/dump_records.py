@@ -251,12 +251,12 @@ def _page(page: Page) -> dict[str, Any]:
 
 def _without_secrets(chain: RedirectChain) -> RedirectChain:
     """Leave out the cookies set by redirects, which may be secrets, and the kept responses: bodies are not dumped."""
-    return replace_fields(chain, cookies=(), members=b"")
+    return replace_fields(chain, cookies=(), members=b"", page=None)
 
 
 def _url(one: KeptUrl) -> dict[str, Any]:
     redirected = {}
-    if one.chain is not None:
+    if one.chain is not None and one.chain.page is None:  # one that waits for another URL is requested again
         redirected = {"target": one.target, "chain": to_builtins(_without_secrets(one.chain))}
     return redirected | {
         "url": one.url,

@@ -20,6 +20,7 @@ from shoal.crawl.frontier.values import (
     FrontierChange,
     FrontierTask,
     NewUrl,
+    RedirectState,
     Settled,
     Settlement,
     SitemapRecord,
@@ -323,6 +324,10 @@ class FrontierStore(Protocol):
     async def reopen(self, tx: Tx, crawl: int, urls: list[NewUrl], answered: list[Url]) -> FrontierChange:
         """Reopen closed URLs as if they had never been tried. `answered`: the URLs that returned pages, which no longer
         count towards the page limits of their hosts. Call under the crawl's lock."""
+        ...
+
+    async def redirect_states(self, tx: Tx, crawl: int, urls: Iterable[Url]) -> dict[Url, RedirectState]:
+        """Return what is known about pages that redirects may lead to. Unknown URLs are omitted."""
         ...
 
     async def release(self, tx: Tx, crawl: int, fence: Fence) -> int:

@@ -92,7 +92,7 @@ class RedirectFollower:
         if not response.headers.get("location"):
             return response
         if len(self._hops) >= self._limits.max_redirects:
-            return self._with_hop(endless(response), response)
+            return self._with_hop(endless(response.url), response)
         url = leads_to(response, URLS)
         if url is None:
             return response
@@ -105,7 +105,7 @@ class RedirectFollower:
                 return self._with_hop(decided, response)
             following = decided
         if self._was_asked(following):
-            return self._with_hop(circular(response), response)
+            return self._with_hop(circular(response.url), response)
         return following
 
     def _with_remaining_time(self, request: Request) -> Request:
@@ -135,21 +135,21 @@ def leads_to(response: Response, urls: Canonicalizer) -> Url | Failure | None:
     if not isinstance(url, UrlRefusal):
         return url
     code = "redirect_scheme" if url is UrlRefusal.SCHEME_NOT_ALLOWED else url.code
-    return _stopped(code, response, f"The redirect leads to an address that {url.problem}.")
+    return _stopped(code, response.url, f"The redirect leads to an address that {url.problem}.")
 
 
-def endless(response: Response) -> Failure:
-    """Return the failure for a chain that exceeds the maximum number of redirects."""
-    return _stopped("too_many_redirects", response, "There are too many redirects.")
+def endless(url: str) -> Failure:
+    """Return the failure for a chain that exceeds the maximum number of redirects at this URL."""
+    return _stopped("too_many_redirects", url, "There are too many redirects.")
 
 
-def circular(response: Response) -> Failure:
-    """Return the failure for a chain that leads back to an earlier request of its own."""
-    return _stopped("redirect_loop", response, "The redirects form a loop.")
+def circular(url: str) -> Failure:
+    """Return the failure for a chain that leads back to an earlier request of its own from this URL."""
+    return _stopped("redirect_loop", url, "The redirects form a loop.")
 
 
-def _stopped(code: str, response: Response, message: str) -> Failure:
-    return Failure(code, message, retryable=False, url=response.url)
+def _stopped(code: str, url: str, message: str) -> Failure:
+    return Failure(code, message, retryable=False, url=url)
 
 
 def _redirected(request: Request, response: Response, url: Url) -> Request:

@@ -29,7 +29,7 @@ from shoal.extract.flags import PageFlag
 from shoal.extract.page import ExtractOptions, PageFacts, canonical_of, extract, of_headers, refresh_of
 from shoal.hosts.throttle import THROTTLED
 from shoal.pages.bodies import CapturedExchange
-from shoal.pages.page import NOT_MODIFIED
+from shoal.pages.page import NOT_MODIFIED, Page
 from shoal.web.crawl_headers import CrawlHeaders
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ class RedirectStep(Struct, frozen=True):
 
 class RedirectChain(Struct, frozen=True, omit_defaults=True):
     """The redirects so far. `key` and `chk` identify the current target in the frontier. The other values describe the
-    last response, in case its target is never fetched."""
+    last response, in case its target is never fetched. `page` is set while another URL has the next target: it becomes
+    the record unless the redirects turn out to form a loop."""
 
     steps: tuple[RedirectStep, ...]
     key: int = 0
@@ -62,6 +63,7 @@ class RedirectChain(Struct, frozen=True, omit_defaults=True):
     fetcher_id: int = 0  # id of the fetcher that got the last response; another one must store the cookies first
     cookies: tuple[tuple[str, str], ...] = ()  # URL and `Set-Cookie`
     members: Blob = b""  # the responses so far as WARC records, if bodies are kept
+    page: Page | None = None
 
     @property
     def hops(self) -> tuple[Hop, ...]:
@@ -106,6 +108,7 @@ class Fetched(Struct):
     chain: RedirectChain | None = None
     rendered: bool = False  # the facts are those of the page after its scripts have run
     rendered_html: Blob = b""  # the rendered page, if capture is on for a caller who wants its text
+    loops_to: str | None = None  # the earlier URL that redirects lead back to
 
     @property
     def retryable(self) -> bool:
@@ -191,13 +194,15 @@ class PageFetcher:
             fetcher_id=self._id,
             cookies=_cookies(response, chain),
         )
+        loops_to = None
         if len(before) >= self.limits.max_redirects:
-            target = endless(response)
+            target = endless(response.url)
         elif not isinstance(target, Failure) and onward.has_asked(target, self.headers.to(target)):
-            target = circular(response)
+            loops_to, target = target, circular(response.url)
         if isinstance(target, Failure):
             failed = self._read(response.url, target)
             failed.redirects = onward.hops
+            failed.loops_to = loops_to
             return failed
         return Fetched(
             final_url=target,

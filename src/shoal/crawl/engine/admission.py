@@ -46,6 +46,8 @@ class Admission:
 
         Sitemaps that a robots.txt names are added to `batch`.
         """
+        if task.awaited is not None:
+            return self._pages.end_redirects(task, task.awaited)
         if task.kind is UrlKind.SITEMAP:
             return self._check_sitemap(task, batch)
         if task.chain is not None:

@@ -12,7 +12,16 @@ from shoal.crawl.crawl import Crawl
 from shoal.crawl.engine.known_urls import MOST_EACH, RecalledPage, SeenCache
 from shoal.crawl.engine.retries import Retries
 from shoal.crawl.frontier.fates import REOPENING, Fate, TrapWatch
-from shoal.crawl.frontier.values import FrontierTask, NewUrl, PendingRedirect, Settled, WalkerBatch, key_of
+from shoal.crawl.frontier.values import (
+    AWAITED_SECONDS,
+    AwaitedTarget,
+    FrontierTask,
+    NewUrl,
+    PendingRedirect,
+    Settled,
+    WalkerBatch,
+    key_of,
+)
 from shoal.crawl.scope import CrawlScope, guesses, seeds_of, wants_sitemaps
 from shoal.egress import Hop
 from shoal.extract.encoding import with_encoded_queries
@@ -33,6 +42,7 @@ KEPT_FACTS = (
 """The fields that an unchanged page takes from its record in the previous crawl."""
 
 ROBOTS_RETRY_SECONDS = 5.0
+MOST_AWAITED_SECONDS = 30.0  # between two looks at the URL that a redirect waits for
 MOST_REMEMBERED = 50_000  # invalid links, or URLs to be judged again
 LONGEST_REFUSED = 200  # characters
 
@@ -149,6 +159,25 @@ class PageReader:
             page.duration_ms = round(task.chain.seconds * 1000, 3)
         return Settled(task, Fate.FETCHED, page, target_fate=fate)
 
+    def end_redirects(self, task: FrontierTask, awaited: AwaitedTarget) -> Settled:
+        """Settle a page that waited for what becomes of its redirect target, or one that is itself such a target."""
+        chain, page = task.chain, self._bare(task) if task.chain is None else task.chain.page
+        assert page is not None
+        if awaited.is_open:
+            waited_seconds = 0.0 if chain is None else (self.clock.micros() - page.fetched_at) / 1e6
+            wait_seconds = min(max(waited_seconds / 4, AWAITED_SECONDS), MOST_AWAITED_SECONDS)
+            return Settled(task, Fate.OPEN, untried=True, retry_in_seconds=wait_seconds)
+        if awaited.is_circular and chain is not None:  # nobody else will request it, so this task does
+            url = Url(page.final_url or page.url)
+            onward = PendingRedirect(url, url, replace(chain, page=None), page, is_new=False)
+            return Settled(task, Fate.OPEN, onward=onward)
+        if awaited.failure is None:
+            return Settled(task, Fate.FETCHED, page)
+        page.status, page.content_type, page.bytes, page.duration_ms = None, None, 0, 0.0
+        page.redirects, page.final_url = _hops(awaited.failure.redirects), awaited.leads_to
+        page.error_code, page.error_message = awaited.failure.code, awaited.failure.message
+        return Settled(task, Fate.FAILED, page)
+
     def _judge_target(self, task: FrontierTask, target: Url) -> Fate:
         return Fate.OPEN if task.depth == 0 else self.scope.judge(target, task.depth)
 
@@ -246,7 +275,7 @@ class PageReader:
 
     def _page(self, task: FrontierTask, fetched: Fetched) -> Page:
         page = self._bare(task)
-        page.final_url = fetched.final_url
+        page.final_url = fetched.loops_to or fetched.final_url
         page.status = fetched.status
         page.content_type = fetched.content_type
         page.bytes = fetched.bytes

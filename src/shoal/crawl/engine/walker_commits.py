@@ -17,6 +17,7 @@ from shoal.crawl.engine.known_urls import PreviousCrawl
 from shoal.crawl.engine.walker_context import WalkerStores
 from shoal.crawl.frontier.fates import Fate, pattern_of
 from shoal.crawl.frontier.rebuild import FrontierRebuild, lost_is_an_outage
+from shoal.crawl.frontier.redirects import AwaitedTargets
 from shoal.crawl.frontier.values import (
     Control,
     FrontierTask,
@@ -184,6 +185,8 @@ class WalkerCommits:
             counts = await self._crawls.store.counts(tx, self._crawl.number)
         want = await self._affordable(tx, request, counts)
         work = await self._take(tx, want, request.in_flight)
+        if redirects := [task for task in work if task.awaits_target or task.is_target]:
+            await AwaitedTargets(tx, self._frontier, self._crawl).find(redirects)
         if self.previous_crawl is not None and work:
             await self.previous_crawl.prepare(tx, work)
         traps = {trap.pattern: trap.state for trap in await self._frontier.traps(tx, self._crawl.number)}

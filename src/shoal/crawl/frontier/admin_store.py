@@ -54,6 +54,15 @@ class KeptUrl:
     target: Url | None = None  # where its redirects have led so far
     chain: RedirectChain | None = None
 
+    @property
+    def awaits_target(self) -> bool:
+        """Return whether its redirects lead to a URL that another one has."""
+        return self.chain is not None and self.chain.page is not None
+
+    @property
+    def redirects_to(self) -> str | None:
+        return self.target if self.chain is None or self.chain.page is None else self.chain.page.final_url
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:

@@ -173,10 +173,12 @@ def _open(crawl: Crawl, url: Url, waiting: Waiting | None) -> UrlExplanation:
 
 def _redirects(waiting: Waiting | None, sentence: Sentence) -> Sentence:
     """Say first where a page that is still open has redirected to so far."""
-    if waiting is None or waiting.kept.target is None:
+    if waiting is None or waiting.kept.redirects_to is None:
         return sentence
     words = message("It redirects to {url}, which is fetched in its place.")
-    return joined([Sentence(words, {"url": waiting.kept.target}), sentence])
+    if waiting.kept.awaits_target:
+        words = message("It redirects to {url}, which another URL has, and its record depends on how that ends.")
+    return joined([Sentence(words, {"url": waiting.kept.redirects_to}), sentence])
 
 
 def _quarantined(url: Url, waiting: Waiting | None) -> UrlExplanation:
@@ -233,8 +235,8 @@ def _open_facts(waiting: Waiting) -> dict[str, Any]:
         "due_at": moment(waiting.kept.due or None),
         "host_ready_at": moment(waiting.host_ready_at or None),
     }
-    if waiting.kept.target is not None:
-        facts["redirects_to"] = waiting.kept.target
+    if waiting.kept.redirects_to is not None:
+        facts["redirects_to"] = waiting.kept.redirects_to
     if waiting.held is not None:
         facts["host_held_until"], facts["host_status"] = moment(waiting.held.until), waiting.held.status
     if waiting.taken_by is not None:

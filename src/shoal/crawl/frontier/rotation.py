@@ -68,6 +68,7 @@ class HostBatch(Struct, eq=False):
     set_aside: list[tuple[FrontierTask, bool]] = field(default_factory=list)  # not to be fetched; whether tried before
     is_dry: bool = False  # it had fewer URLs than were requested
     is_awaited: bool = False  # its answer to the URL in flight decides whether it gets another one
+    awaiting: int = 0  # those set aside that may end with a page: they need no slot, but count as pages
 
     @property
     def free_in_seconds(self) -> float:
@@ -76,7 +77,7 @@ class HostBatch(Struct, eq=False):
     @property
     def capacity(self) -> int:
         """The number of further URLs for which the host has a slot."""
-        return slots_within(self.most, self.free_in_seconds, self.delay_seconds) - len(self.tasks)
+        return slots_within(self.most, self.free_in_seconds, self.delay_seconds) - len(self.tasks) - self.awaiting
 
     def add_tried(self, tasks: list[FrontierTask]) -> None:
         """Add URLs that were tried before. They come before all others."""
@@ -88,11 +89,13 @@ class HostBatch(Struct, eq=False):
         self.tasks += tasks
         self.is_dry = len(tasks) < asked_for
 
-    def exclude(self, skip_fates: Mapping[int, Fate]) -> None:
-        """Set aside the URLs that are not to be fetched, given by their positions in the queue: they need no slot."""
+    def exclude(self, skip_fates: Mapping[int, Fate | None]) -> None:
+        """Set aside the URLs that are not to be fetched, given by their positions in the queue: they need no slot. They
+        have no fate yet if they wait for what becomes of their redirect targets."""
         for order, task in enumerate(self.tasks):
             if task.seq in skip_fates:
                 task.skip_fate = skip_fates[task.seq]
+                self.awaiting += task.awaits_target
                 self.set_aside.append((task, order < self.tried))
         self.tried -= sum(task.seq in skip_fates for task in self.tasks[: self.tried])
         self.tasks = [task for task in self.tasks if task.seq not in skip_fates]
@@ -171,7 +174,7 @@ class Rotation:
 
     def shares(self) -> list[tuple[HostBatch, int]]:
         """Return how many URLs to take from each host that may have more: equal parts, limited by its slots."""
-        want = self._want - sum(len(batch.tasks) for batch in self.batches)
+        want = self._want - sum(len(batch.tasks) + batch.awaiting for batch in self.batches)
         able = [batch for batch in self.batches if not batch.is_dry and batch.capacity > 0]
         parts = [want // len(able) + (place < want % len(able)) for place in range(len(able))]
         return [(batch, min(part, batch.capacity)) for batch, part in zip(able, parts, strict=True) if part]
@@ -186,9 +189,9 @@ class Rotation:
 
     def exclude(self, found: Sequence[FrontierTask], redirect_fates: Mapping[tuple[int, int], Fate]) -> bool:
         """Set aside the URLs just found that are not to be fetched, and return whether there were any: what the walker
-        knows to be forbidden, at hosts that keep slots, and what is fetched at the end of another URL's redirects
-        (`redirect_fates`, by key and check)."""
-        skip_fates: dict[int, Fate] = {}
+        knows to be forbidden, at hosts that keep slots, what is fetched at the end of another URL's redirects
+        (`redirect_fates`, by key and check), and what waits for such a URL."""
+        skip_fates: dict[int, Fate | None] = {task.seq: None for task in found if task.awaits_target}
         if self._admission is not None:
             paced = {batch.host for batch in self.batches if batch.delay_seconds}
             for task in found:

@@ -160,11 +160,11 @@ FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :fate::smallint[]) AS g 
 WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.chk = g.chk AND f.key = g.key;
 
 -- name: put_back_later
--- Return taken URLs to the frontier, not before a time; untried ones keep their positions.
+-- Return taken URLs to the frontier, not before a time; untried ones without one keep their positions.
 -- rows: crawl job_id epoch seq retry_in tried
 UPDATE frontier_touched AS f
 SET job_id = '', epoch = 0, attempts = f.attempts + g.tried,
-    due = CASE WHEN g.tried = 1 THEN shoal_now() + g.retry_in ELSE f.due END
+    due = CASE WHEN g.tried = 1 OR g.retry_in > 0 THEN shoal_now() + g.retry_in ELSE f.due END
 FROM unnest(:crawl::int[], :job_id::text[], :epoch::bigint[], :seq::bigint[], :retry_in::bigint[], :tried::smallint[])
      AS g (crawl, job_id, epoch, seq, retry_in, tried)
 WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.seq = g.seq AND f.job_id = g.job_id
@@ -331,6 +331,25 @@ SELECT g.url AS start FROM unnest(:urls::text[]) AS g (url)
 WHERE (SELECT 1 FROM frontier_touched AS f
        WHERE f.crawl = :crawl AND f.start IS NOT NULL AND f.start >= g.url AND f.start <= g.url ORDER BY f.start LIMIT 1) = 1;
 
+-- name: redirect_states
+-- Return the fates of URLs, which URLs redirect to them, and their own redirects so far.
+SELECT f.key, f.chk, f.fate, r.via, o.chain
+FROM unnest(:keys::bigint[], :checks::int[], :urls::text[]) AS g (key, chk, url)
+CROSS JOIN LATERAL (SELECT t.key, t.chk, t.fate FROM fate AS t
+                    WHERE t.crawl = :crawl AND t.chk = g.chk AND t.key = g.key LIMIT 1) AS f
+LEFT JOIN LATERAL (SELECT t.via FROM redirect_target AS t
+                   WHERE t.crawl = :crawl AND t.key = f.key AND t.chk = f.chk LIMIT 1) AS r ON TRUE
+LEFT JOIN LATERAL (SELECT t.chain FROM frontier_touched AS t
+                   WHERE t.crawl = :crawl AND t.start IS NOT NULL AND t.start >= g.url AND t.start <= g.url
+                   ORDER BY t.start LIMIT 1) AS o ON TRUE;
+
+-- name: forget_targets
+-- Forget that other URLs redirect to these.
+-- rows: key chk crawl
+DELETE FROM redirect_target AS r
+USING unnest(:crawl::int[], :key::bigint[], :chk::int[]) AS g (crawl, key, chk)
+WHERE r.crawl = ANY(ARRAY[g.crawl]) AND r.key = g.key AND r.chk = g.chk;
+
 -- name: keep_targets
 -- Store redirect targets.
 -- rows: key chk crawl fate url via
@@ -357,12 +376,13 @@ WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.key = g.key AND f.chk = g.chk AND f.fa
 RETURNING f.key, f.chk, f.fate;
 
 -- name: move_to_redirect_target
--- Move taken URLs to their redirect targets, to be fetched as soon as possible.
--- rows: crawl job_id epoch seq host path start chain
+-- Move taken URLs to their redirect targets, to be fetched as soon as possible; or let them wait for a time.
+-- rows: crawl job_id epoch seq host path start chain wait
 UPDATE frontier_touched AS f
-SET job_id = '', epoch = 0, due = 0, host = g.host, path = g.path, start = g.start, chain = g.chain
+SET job_id = '', epoch = 0, due = CASE WHEN g.wait > 0 THEN shoal_now() + g.wait ELSE 0 END, host = g.host, path = g.path,
+    start = g.start, chain = g.chain
 FROM unnest(:crawl::int[], :job_id::text[], :epoch::bigint[], :seq::bigint[], :host::int[], :path::text[], :start::text[],
-            :chain::bytea[]) AS g (crawl, job_id, epoch, seq, host, path, start, chain)
+            :chain::bytea[], :wait::bigint[]) AS g (crawl, job_id, epoch, seq, host, path, start, chain, wait)
 WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.seq = g.seq AND f.job_id = g.job_id AND f.epoch = g.epoch
 RETURNING f.seq;
 

@@ -11,12 +11,15 @@ from shoal.base.database import Conflict, Tx
 from shoal.base.url import Url, origin
 from shoal.crawl.crawl import Crawl, FrontierDriver
 from shoal.crawl.frontier.fates import CLAIMABLE, REOPENING, WAITING, Fate, Trap, TrapState, count_traps, pattern_of
-from shoal.crawl.frontier.sql_take import KINDS, NEVER, QueuePositions, Take, depth_at
+from shoal.crawl.frontier.redirects import end_elsewhere
+from shoal.crawl.frontier.sql_take import CHAIN, KINDS, NEVER, QueuePositions, Take, depth_at
 from shoal.crawl.frontier.values import (
+    AWAITED_SECONDS,
     Added,
     FrontierChange,
     FrontierTask,
     NewUrl,
+    RedirectState,
     Settled,
     Settlement,
     SkippedUrl,
@@ -85,7 +88,7 @@ class SqlFrontier:
     async def settle(self, tx: Tx, crawl: int, fence: Fence, batch: WalkerBatch, *, leaves: bool = False) -> Settlement:
         redirects = [done for done in batch.settled if done.onward is not None]
         for done in redirects:  # a retried commit decides again
-            done.fate, done.page = Fate.OPEN, None
+            done.fate, done.page, done.awaits_target = Fate.OPEN, None, False
         later = [done for done in batch.settled if done.fate is Fate.OPEN and done.onward is None]
         retries = [
             (*_held(crawl, fence, done.task), round(done.retry_in_seconds * 1e6), int(not done.untried))
@@ -106,8 +109,9 @@ class SqlFrontier:
         skips.update(skipped)
         skips.update(done.fate for done in closed if done.fate.skipped)
         skips.subtract(claims.reopened)
-        onward = [done.onward.url for done in redirects if done.onward is not None and done.fate is Fate.OPEN]
-        woken.update(numbers[origin(url)] for url in onward)
+        for done in redirects:
+            if done.onward is not None and done.fate is Fate.OPEN:
+                woken.add(done.task.host if done.awaits_target else numbers[origin(done.onward.url)])
         answered = (done.task.host for done in batch.settled if done.task.is_recovering)
         await self._wake(tx, crawl, [*woken, *answered, *(row["host"] for row in put_back)])
         return Settlement(
@@ -149,11 +153,25 @@ class SqlFrontier:
         numbers = await self._hosts.numbers(tx, sorted({*origins, *(origin(url.url) for url in urls)}))
         await self._lock_hosts(tx, crawl, numbers.values())
         await tx.many("set_fates", sorted((url.key, url.chk, crawl, int(Fate.OPEN)) for url in urls))
+        # They are requested themselves, even if they failed as the targets of other pages.
+        await tx.many("forget_targets", sorted((url.key, url.chk, crawl) for url in urls))
         hosts = await self._line_up(tx, crawl, urls, numbers)
         given = Counter(numbers[host_origin] for host_origin in origins)
         await tx.many("count_host_pages", [(crawl, host, -pages) for host, pages in sorted(given.items())])
         await self._wake(tx, crawl, hosts)
         return FrontierChange(requeued=len(urls))
+
+    async def redirect_states(self, tx: Tx, crawl: int, urls: Iterable[Url]) -> dict[Url, RedirectState]:
+        seed = await tx.value("key_seed", crawl=crawl)
+        by_key = {key_of(url, seed): url for url in urls}
+        values = {"keys": [key for key, _ in by_key], "checks": [chk for _, chk in by_key], "urls": [*by_key.values()]}
+        rows = await tx.all("redirect_states", crawl=crawl, **values)
+        return {
+            by_key[row["key"], row["chk"]]: RedirectState(
+                Fate(row["fate"]), row["via"], None if row["chain"] is None else CHAIN.decode(row["chain"])
+            )
+            for row in rows
+        }
 
     async def release(self, tx: Tx, crawl: int, fence: Fence) -> int:
         await self._lock_hosts(tx, crawl, await self._hosts_of(tx, crawl, fence))
@@ -270,24 +288,28 @@ class SqlFrontier:
     async def _move_redirected(
         self, tx: Tx, crawl: int, fence: Fence, redirects: list[Settled], numbers: dict[str, int]
     ) -> Claims:
-        """Queue redirects at their target hosts and claim the targets. A redirect whose target another URL has
-        claimed ends here. Call with the hosts locked."""
+        """Queue redirects at their target hosts and claim the targets. A redirect whose target another URL has claimed
+        ends here if that URL has a response, and waits for it otherwise. Call with the hosts locked."""
         mark = {"crawl": crawl, "job_id": fence.job_id, "epoch": fence.epoch}
         rows = await tx.all("held_among", **mark, places=sorted(done.task.seq for done in redirects))
         held = {row["seq"] for row in rows}
         ours = [done for done in redirects if done.task.seq in held]
         new = [done for done in ours if done.onward is not None and done.onward.is_new]
         claims = await self._claim(tx, crawl, new, numbers)
+        await end_elsewhere(self, tx, crawl, [done for done in new if done.task.seq not in claims.places])
         leading = []
         for done in ours:
             onward, task = done.onward, done.task
             assert onward is not None
-            if onward.is_new and task.seq not in claims.places:
-                done.fate, done.page = Fate.FETCHED, onward.page
+            if done.fate is not Fate.OPEN:
                 continue
-            host_origin = origin(onward.url)
-            place = numbers[host_origin], onward.url[len(host_origin) :]
-            leading.append((crawl, fence.job_id, fence.epoch, task.seq, *place, task.url, encode(onward.chain)))
+            url, chain, wait_seconds = onward.url, onward.chain, 0.0
+            if done.awaits_target:
+                url, chain, wait_seconds = task.at, done.awaiting_chain, AWAITED_SECONDS
+            host_origin = origin(url)
+            host = task.host if done.awaits_target else numbers[host_origin]
+            place = host, url[len(host_origin) :], task.url, encode(chain), round(1e6 * wait_seconds)
+            leading.append((*_held(crawl, fence, task), *place))
         await tx.batch("move_to_redirect_target", leading)
         return claims
 

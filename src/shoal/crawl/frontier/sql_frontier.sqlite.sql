@@ -125,10 +125,11 @@ RETURNING seq;
 UPDATE fate SET fate = :fate WHERE crawl = :crawl AND key = :key AND chk = :chk;
 
 -- name: put_back_later
--- Return taken URLs to the frontier, not before a time; untried ones keep their positions.
+-- Return taken URLs to the frontier, not before a time; untried ones without one keep their positions.
 -- rows: crawl job_id epoch seq retry_in tried
 UPDATE frontier_touched
-SET job_id = '', epoch = 0, attempts = attempts + :tried, due = CASE WHEN :tried THEN shoal_now() + :retry_in ELSE due END
+SET job_id = '', epoch = 0, attempts = attempts + :tried, 
+    due = CASE WHEN :tried OR :retry_in > 0 THEN shoal_now() + :retry_in ELSE due END
 WHERE crawl = :crawl AND seq = :seq AND job_id = :job_id AND epoch = :epoch
 RETURNING host;
 
@@ -263,6 +264,20 @@ WHERE crawl = :crawl AND job_id > '' AND kind = 0 AND start IS NULL AND host IN 
 SELECT start FROM frontier_touched INDEXED BY frontier_redirected
 WHERE crawl = :crawl AND start IS NOT NULL AND start IN (SELECT value FROM json_each(:urls));
 
+-- name: redirect_states
+-- Return the fates of URLs, which URLs redirect to them, and their own redirects so far.
+SELECT f.key, f.chk, f.fate, r.via,
+       (SELECT t.chain FROM frontier_touched AS t INDEXED BY frontier_redirected
+        WHERE t.crawl = :crawl AND t.start IS NOT NULL AND t.start = u.value) AS chain
+FROM json_each(:keys) AS k CROSS JOIN json_each(:checks) AS c ON c.key = k.key CROSS JOIN json_each(:urls) AS u ON u.key = k.key
+CROSS JOIN fate AS f ON f.crawl = :crawl AND f.key = k.value AND f.chk = c.value
+LEFT JOIN redirect_target AS r ON r.crawl = f.crawl AND r.key = f.key AND r.chk = f.chk;
+
+-- name: forget_targets
+-- Forget that other URLs redirect to these.
+-- rows: key chk crawl
+DELETE FROM redirect_target WHERE crawl = :crawl AND key = :key AND chk = :chk;
+
 -- name: keep_targets
 -- Store redirect targets.
 -- rows: key chk crawl fate url via
@@ -281,9 +296,11 @@ UPDATE fate SET fate = :fate WHERE crawl = :crawl AND key = :key AND chk = :chk 
 RETURNING key, chk, fate;
 
 -- name: move_to_redirect_target
--- Move taken URLs to their redirect targets, to be fetched as soon as possible.
--- rows: crawl job_id epoch seq host path start chain
-UPDATE frontier_touched SET job_id = '', epoch = 0, due = 0, host = :host, path = :path, start = :start, chain = :chain
+-- Move taken URLs to their redirect targets, to be fetched as soon as possible; or let them wait for a time.
+-- rows: crawl job_id epoch seq host path start chain wait
+UPDATE frontier_touched
+SET job_id = '', epoch = 0, due = CASE WHEN :wait > 0 THEN shoal_now() + :wait ELSE 0 END, host = :host, path = :path,
+    start = :start, chain = :chain
 WHERE crawl = :crawl AND seq = :seq AND job_id = :job_id AND epoch = :epoch
 RETURNING seq;
 

@@ -8,11 +8,13 @@ from datetime import timedelta
 from enum import Enum, IntEnum
 
 from msgspec import Struct, field
+from msgspec.structs import replace as replace_fields
 from xxhash import xxh3_128_digest
 
 from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.frontier.fates import Fate, TrapState
+from shoal.egress import Failure
 from shoal.hosts.throttle import HostUpdate
 from shoal.pages.page import NOT_MODIFIED, Page, count_responses
 from shoal.web.page_fetcher import RedirectChain
@@ -82,6 +84,17 @@ class FrontierTask(Struct):
     target: Url | None = None  # where its redirects have led so far; `host` is the host of this URL
     chain: RedirectChain | None = None  # the redirects that led there
     skip_fate: Fate | None = None  # set if it is not to be fetched; then it has no slot
+    awaited: "AwaitedTarget | None" = None  # set if its target is another URL's; then it has no slot either
+
+    @property
+    def awaits_target(self) -> bool:
+        """Return whether another URL has the target of its redirects, so that it is not requested now."""
+        return self.chain is not None and self.chain.page is not None
+
+    @property
+    def is_target(self) -> bool:
+        """Return whether it is left out because another URL's redirects lead to it."""
+        return self.skip_fate in (Fate.FETCHED_VIA, Fate.FAILED)
 
     @property
     def at(self) -> Url:
@@ -117,7 +130,7 @@ class SitemapRecord(Struct, frozen=True):
 
 class PendingRedirect(Struct, frozen=True):
     """A redirect that may be followed. The commit decides: if nobody else has fetched the target or is about to, the
-    task waits for a slot at the target's host; else it ends here with `page` as its page."""
+    task waits for a slot at the target's host; else it ends with `page` as its page, unless it is part of a loop."""
 
     url: Url  # as the redirect wrote it, and as it will be requested
     target: Url  # the same in canonical form, as the crawl knows it
@@ -140,10 +153,30 @@ class RedirectTarget(Struct, frozen=True):
     fate: Fate
 
 
+class RedirectState(Struct, frozen=True):
+    """What a frontier knows about a URL that redirects lead to."""
+
+    fate: Fate
+    via: Url | None = None  # the URL whose redirects have claimed it
+    chain: RedirectChain | None = None  # its own redirects, while it is open
+
+
+class AwaitedTarget(Struct, frozen=True):
+    """How the redirects of a URL end if another URL has their target; without any of these, with that target."""
+
+    is_open: bool = False  # nobody knows yet
+    is_circular: bool = False  # the other URL waits in turn for this one
+    failure: Failure | None = None  # the redirects form a loop, or are too many; it has all of them
+    leads_to: str | None = None  # with a failure: where the last redirect leads
+
+
+AWAITED_SECONDS = 0.2  # until a URL that waits for another one is looked at again
+
+
 class Settled(Struct):
     """The outcome of a taken URL. One to be retried is OPEN and waits for at least `retry_in_seconds`; one that was
-    not fetched (`untried`) keeps its place and counts no attempt. The commit decides whether a redirect (`onward`) ends
-    here (FETCHED) or continues (OPEN)."""
+    not fetched (`untried`) counts no attempt, and keeps its place unless it has such a time. The commit decides whether
+    a redirect (`onward`) ends here (FETCHED), continues, or waits for what becomes of its target (both OPEN)."""
 
     task: FrontierTask
     fate: Fate
@@ -153,6 +186,15 @@ class Settled(Struct):
     sitemap: SitemapRecord | None = None  # set instead of `page` if the URL is a sitemap
     onward: PendingRedirect | None = None
     target_fate: Fate | None = None  # fate of the URL that its redirects led to, if that was not fetched
+    awaits_target: bool = False  # set by the commit: another URL has the target of `onward`
+
+    @property
+    def awaiting_chain(self) -> RedirectChain:
+        """The redirects so far, of a URL that waits for what becomes of its target."""
+        assert self.onward is not None
+        task, chain = self.task, self.onward.chain
+        key, chk = (task.key, task.chk) if task.chain is None else (task.chain.key, task.chain.chk)
+        return replace_fields(chain, key=key, chk=chk, page=self.onward.page)
 
     @property
     def url(self) -> Url:

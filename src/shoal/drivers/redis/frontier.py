@@ -17,17 +17,21 @@ from shoal.base.url import Url, origin
 from shoal.crawl.crawl import Crawl, FrontierDriver
 from shoal.crawl.frontier.fates import WAITING, Fate, Trap, count_traps, pattern_of
 from shoal.crawl.frontier.rebuild import ClaimedTarget, KnownPage
+from shoal.crawl.frontier.redirects import end_elsewhere
 from shoal.crawl.frontier.sql_frontier import SqlFrontier
 from shoal.crawl.frontier.values import (
+    AWAITED_SECONDS,
     Added,
     FrontierChange,
     NewUrl,
+    RedirectState,
     Settled,
     Settlement,
     SkippedUrl,
     Taken,
     WalkerBatch,
     crashes_after,
+    key_of,
 )
 from shoal.crawl.store import AdmissionChecks, HostRate
 from shoal.drivers.redis.connection import BATCH, RedisClient, Value
@@ -161,6 +165,18 @@ class RedisFrontier:
             unknown, closed = await place.change(tx, "reopen", len(pages) // 2, *pages, *rows)
             opened, requeued, pages = opened + unknown, requeued + closed, []
         return FrontierChange(opened=opened, requeued=requeued, is_counted=True)
+
+    async def redirect_states(self, tx: Tx, crawl: int, urls: Iterable[Url]) -> dict[Url, RedirectState]:
+        place = await self._keys.place(tx, crawl)
+        asked = list(urls)
+        keys = [pack_key(*key_of(url, place.key_seed)) for url in asked]
+        [rows] = await self._keys.run(place, "redirects", *keys)
+        states: dict[Url, RedirectState] = {}
+        for url, fate, stored, record in zip(asked, rows[::3], rows[1::3], rows[2::3], strict=True):
+            if fate:
+                via = Url(stored[10 : 10 + int(stored[2:10], 16)].decode()) if stored else None
+                states[url] = RedirectState(Fate(int(fate)), via, read_record(record).chain if record else None)
+        return states
 
     async def release(self, tx: Tx, crawl: int, fence: Fence) -> int:
         place = await self._place(tx, crawl, attaching=walker_name(fence))
@@ -316,13 +332,13 @@ class RedisFrontier:
         return {int(word, 16) for word in rows[::3]}
 
     async def _redirect(self, tx: Tx, place: CrawlPlace, batch: WalkerBatch, held: set[int]) -> FrontierChange:
-        """Decide which redirects continue, by claiming their targets. A redirect whose target another URL has, or which
-        this walker no longer holds, ends here. It may be repeated: a claim of the same URL stands."""
+        """Decide which redirects continue, by claiming their targets; the others end or wait (`end_elsewhere`), unless
+        this walker no longer holds them. It may be repeated: a claim of the same URL stands."""
         redirects = [done for done in batch.settled if done.onward is not None]
         if not redirects:
             return FrontierChange()
         for done in redirects:  # a repeated batch is decided again
-            done.fate, done.page = Fate.OPEN, None
+            done.fate, done.page, done.awaits_target = Fate.OPEN, None, False
         wanted: dict[tuple[int, int], Settled] = {}
         for done in redirects:
             assert done.onward is not None
@@ -338,10 +354,9 @@ class RedisFrontier:
         if values:
             claimed, reopened, opened = await place.change(tx, "claim", *values)
             free = {done.task.seq for done, ours in zip(wanted.values(), claimed, strict=True) if ours}
-        for done in redirects:
-            assert done.onward is not None
-            if done.task.seq in held and done.onward.is_new and done.task.seq not in free:
-                done.fate, done.page = Fate.FETCHED, done.onward.page
+        others = [done for done in redirects if done.onward is not None and done.onward.is_new]
+        others = [done for done in others if done.task.seq in held and done.task.seq not in free]
+        await end_elsewhere(self, tx, place.number, others)
         return FrontierChange(opened=int(opened), skips=Counter(Fate(int(fate)) for fate in reopened))
 
     async def _close(
@@ -378,14 +393,18 @@ class RedisFrontier:
         """Return what becomes of one URL, as the script reads it."""
         task, key = done.task, pack_key(done.task.key, done.task.chk)
         attempts = task.attempts if done.untried or done.onward is not None else task.attempts + 1
-        target = done.onward.url if done.onward is not None and done.fate is Fate.OPEN else None
+        onward = done.onward if done.fate is Fate.OPEN else None
+        target = None if onward is None else task.at if done.awaits_target else onward.url
         waiting = waiting_of(task, parent, attempts=attempts, target=target)
-        due, what = 0, "C"
-        if target is not None:
-            waiting.host, waiting.chain = numbers[origin(target)], done.onward.chain if done.onward else None
+        due, what, wait_seconds = 0, "C", done.retry_in_seconds
+        if done.awaits_target:
+            waiting.chain, wait_seconds = done.awaiting_chain, AWAITED_SECONDS
+        elif onward is not None:
+            waiting.host, waiting.chain = numbers[origin(onward.url)], onward.chain
         if done.fate is Fate.OPEN:
             what = "R"
-            due = place.now + round(done.retry_in_seconds * 1e6) if not done.untried and target is None else 0
+            waits = wait_seconds > 0 or (not done.untried and onward is None)
+            due = place.now + round(wait_seconds * 1e6) if waits else 0
         elif done.fate is Fate.QUARANTINED:
             what = "Q"
         gave = done.page is not None and done.page.status is not None and done.fate is not Fate.OPEN

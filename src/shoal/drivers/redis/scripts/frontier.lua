@@ -15,8 +15,9 @@ local fates, targets, touched = base .. 'url_fates', base .. 'redirect_targets',
 local queue, depths, claims = base .. 'url_queue', base .. 'url_depths', base .. 'host_claims'
 local suspects, quarantine, busy = base .. 'suspects', base .. 'quarantine', base .. 'busy_urls'
 local walkers, pages = base .. 'walkers', base .. 'host_pages'
+local redirected = base .. 'redirected_urls' -- the places of URLs that are being redirected, by key
 
-local FETCHED, QUARANTINED, VIA, SKIPPED = '1', '3', '4', 16
+local OPEN, FETCHED, QUARANTINED, VIA, SKIPPED = '0', '1', '3', '4', 16
 -- Fates of URLs that open when they are found in another way, and those that a redirect may lead to all the same.
 local reopening = { ['16'] = true, ['21'] = true, ['31'] = true }
 local claimable = { ['16'] = true, ['21'] = true, ['31'] = true, ['17'] = true }

@@ -19,7 +19,7 @@ end
 for _, host in ipairs(redis.call('ZRANGE', queue, 0, -1)) do redis.call('UNLINK', retries_of(host)) end
 for _, walker in ipairs(redis.call('HKEYS', walkers)) do redis.call('UNLINK', held_by(walker), claimed_by(walker)) end
 redis.call('UNLINK', counts, seen, processed, fates, targets, touched, queue, depths, claims, suspects, quarantine,
-  busy, walkers, pages)
+  busy, walkers, pages, redirected)
 if ARGV[3] == '0' then
   redis.call('SET', KEYS[1], ARGV[1])
 else

@@ -15,6 +15,7 @@ for at = 5, #ARGV, 5 do
     removed = redis.call('ZREM', retries_of(host), where) + redis.call('ZREM', suspects, where)
     redis.call('HDEL', touched, where)
     redis.call('SREM', busy, key)
+    redis.call('HDEL', redirected, key)
   end
   if removed > 0 then
     redis.call('HSET', fates, key, fate)

@@ -10,7 +10,7 @@ for _, host in ipairs(redis.call('ZRANGE', queue, 0, -1)) do redis.call('UNLINK'
 for _, walker in ipairs(redis.call('HKEYS', walkers)) do redis.call('UNLINK', held_by(walker), claimed_by(walker)) end
 known = known + redis.call('HLEN', fates)
 redis.call('UNLINK', seen, processed, fates, targets, touched, queue, depths, claims, suspects, quarantine, busy, walkers,
-  pages)
+  pages, redirected)
 redis.call('HSET', counts, 'settled', redis.call('HGET', counts, 'opened') or 0)
 local last = totals()
 if ARGV[3] == '1' then redis.call('UNLINK', KEYS[1], counts) end

@@ -11,7 +11,11 @@ for at = 4 + 2 * hosts, #ARGV, 3 do
   -- A URL that waits, or is taken, stays as it is.
   local is_closed = redis.call('HDEL', fates, key) + redis.call('SREM', processed, key) > 0
   local is_new = redis.call('SADD', seen, key) == 1
-  if is_new or is_closed then push(host, depth, { string.sub(ARGV[at + 2], 13) }) end
+  if is_new or is_closed then
+    -- It is requested itself, even if it failed as the target of another page.
+    redis.call('HDEL', targets, key)
+    push(host, depth, { string.sub(ARGV[at + 2], 13) })
+  end
   if is_new then
     opened = opened + 1
   elseif is_closed then

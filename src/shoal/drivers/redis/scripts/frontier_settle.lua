@@ -17,8 +17,11 @@ for at = 5, #ARGV, 9 do
     if what == 'R' then
       redis.call('HSET', touched, seq, record)
       put_back(seq, host, record, due)
+      local flags = string.sub(record, 13, 13)
+      if flags == '1' or flags == '3' then redis.call('HSET', redirected, string.sub(record, 1, 12), seq) end
     else
       local key = string.sub(record, 1, 12)
+      redis.call('HDEL', redirected, key)
       redis.call('SREM', busy, key)
       if what == 'Q' then
         redis.call('HSET', touched, seq, record)

@@ -1,0 +1,19 @@
+-- Read what is known about URLs that redirects lead to.
+-- ARGV[3..]: keys.
+-- Returns: OK, for each its fate or '', what is stored about it as the target of another URL or '', and its record if it
+-- is being redirected itself, or ''.
+local state = state_of_generation()
+if state ~= 'OK' then return { state } end
+local found = {}
+for at = 3, #ARGV do
+  local key = ARGV[at]
+  local fate = redis.call('HGET', fates, key)
+  if not fate and redis.call('SISMEMBER', processed, key) == 1 then fate = FETCHED end
+  if not fate and redis.call('SISMEMBER', seen, key) == 1 then fate = OPEN end
+  local seq = redis.call('HGET', redirected, key)
+  local record = seq and redis.call('HGET', touched, seq)
+  found[#found + 1] = fate or ''
+  found[#found + 1] = redis.call('HGET', targets, key) or ''
+  found[#found + 1] = record and string.sub(record, 1, 12) == key and record or ''
+end
+return { 'OK', found }
