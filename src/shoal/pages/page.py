@@ -126,7 +126,7 @@ class Page:
         }
 
 
-class PagesSettled(Signal, frozen=True, kw_only=True):
+class PagesSettled(Signal, frozen=True, kw_only=True, tag=True):
     """The pages stored in one commit, by class of HTTP status (`2xx`, or `error` without one)."""
 
     pages: dict[str, int]
@@ -137,7 +137,7 @@ def status_class(status: int | None) -> str:
     return f"{status // 100}xx" if status else "error"
 
 
-class ResultsTaken(Signal, frozen=True, kw_only=True):
+class ResultsTaken(Signal, frozen=True, kw_only=True, tag=True):
     """Results of page jobs were ingested; `timed` of them reported a fetch time, which is summed up here."""
 
     kind: str
