@@ -192,7 +192,7 @@ def test_page_jobs_that_wait_for_a_slow_robots_txt_are_requested_one_by_one(stor
 def test_the_first_page_of_a_crawl_follows_robots_txt_by_the_delay(store_url: str, tmp_path: Path) -> None:
     with Target() as target, Fleet(tmp_path, store_url) as fleet:
         assert local_crawl(fleet, target, 2).wait() == 0
-    assert [one.path for one in target.navigations][0] == "/robots.txt"
+    assert next(one.path for one in target.navigations) == "/robots.txt"
     assert short(target.gaps(), DELAY) == [], target.gaps()
 
 

@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterable
 from enum import Enum
 from functools import partial
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
 from xxhash import xxh3_64_intdigest
@@ -111,6 +111,7 @@ class HostQueues(Generic[T]):
     def __init__(self, per_host: int) -> None:
         self.per_host = per_host
         self._queues: dict[int, deque[T]] = {}
+        self.length = 0  # of all queues together
         self._turns: deque[int] = deque()  # hosts with a queue, some of which may be at their limit
         self._in_flight: Counter[int] = Counter()
 
@@ -118,6 +119,7 @@ class HostQueues(Generic[T]):
         """Put a task at the end of its host's queue."""
         queue = self._queues.setdefault(task.host, deque())
         queue.append(task)
+        self.length += 1
         if len(queue) == 1:
             self._turns.append(task.host)
 
@@ -129,6 +131,7 @@ class HostQueues(Generic[T]):
             if not queue or self._in_flight[host] >= self.per_host:
                 continue
             task = queue.popleft()
+            self.length -= 1
             self._in_flight[host] += 1
             if queue:
                 self._turns.append(host)
@@ -151,11 +154,14 @@ class HostQueues(Generic[T]):
 
     def dissolve(self, host: int) -> Iterable[T]:
         """Remove the queue of a host and return its tasks."""
-        return self._queues.pop(host, ())
+        queue = self._queues.pop(host, deque())
+        self.length -= len(queue)
+        return queue
 
     def dissolve_all(self) -> list[T]:
         """Remove all queues and return their tasks. Fetches in flight still count."""
         tasks = self.tasks()
+        self.length = 0
         self._queues.clear()
         self._turns.clear()
         return tasks
@@ -164,6 +170,17 @@ class HostQueues(Generic[T]):
         """Remove all queues, and count nothing as in flight."""
         self.dissolve_all()
         self._in_flight.clear()
+
+
+class LastSent(NamedTuple):
+    """When this process sent its last request to a host, and since when it has sent none although it had a task for
+    it."""
+
+    at: float
+    silent_since: float
+
+
+NEVER: Final = LastSent(float("-inf"), float("-inf"))
 
 
 class FetchPool(Generic[T]):
@@ -179,7 +196,7 @@ class FetchPool(Generic[T]):
         self._parked: dict[tuple[RobotsRules, str], list[T]] = {}  # tasks that wait for the robots.txt of an origin
         self._fetching: dict[Hashable, tuple[Cancellable, T]] = {}
         self._alone: T | None = None  # while it is in the pool, nothing else starts
-        self._sent_at: dict[int, float] = {}  # when we sent the last request to a host with a delay, or first saw it
+        self._sent: dict[int, LastSent] = {}  # to hosts with a delay
         self._rate: FetchRate | None = None
         self._rate_timer: asyncio.TimerHandle | None = None  # until the rate limit allows the next fetch
 
@@ -193,6 +210,16 @@ class FetchPool(Generic[T]):
         return len(self._timers)
 
     @property
+    def waiting_for_robots(self) -> int:
+        """Return how many tasks wait for the robots.txt of their host."""
+        return sum(map(len, self._parked.values()))
+
+    @property
+    def waiting_for_place(self) -> int:
+        """Return how many tasks could start if there were a place for them."""
+        return self._queues.length
+
+    @property
     def waits_for_rate(self) -> bool:
         """Return whether nothing is in flight because of the rate limit."""
         return self._rate_timer is not None and not self._fetching
@@ -202,7 +229,7 @@ class FetchPool(Generic[T]):
         return min((task.slot_at for _, task in self._timers.values()), default=float("inf"))
 
     def queued(self) -> list[T]:
-        """Return the tasks whose slot has come and that wait only for their place."""
+        """Return the tasks that could start if there were a place for them."""
         return self._queues.tasks()
 
     def limit_rate(self, rate: FetchRate | None) -> None:
@@ -218,6 +245,7 @@ class FetchPool(Generic[T]):
         self._total, self._queues.per_host = size.total, size.per_host
         for task in self._queues.dissolve_all():
             self._admit(task)
+        self.fill()
 
     def accept(self, tasks: Iterable[T]) -> None:
         """Take over tasks, and start what may start."""
@@ -225,8 +253,8 @@ class FetchPool(Generic[T]):
         for task in tasks:
             if not task.slot_at:
                 task.slot_at = now + task.start_in_seconds
-            elif task.host not in self._sent_at:
-                self._stamp(task.host, now)
+            elif task.host not in self._sent:
+                self._stamp(task.host, LastSent(float("-inf"), now))
             if (wait := task.slot_at - now) > 0 and not self._caller.is_out_of_reach:
                 self._timers[task.seq] = loop.call_later(wait, self._slot_came, task), task
             else:
@@ -315,7 +343,11 @@ class FetchPool(Generic[T]):
                 continue
             if self._rate is not None:
                 self._rate.spend()
-            self._fetching[task.seq] = self._caller.start(task, send_by, partial(self._fetched, task)), task
+            try:
+                self._fetching[task.seq] = self._caller.start(task, send_by, partial(self._fetched, task)), task
+            except Exception as error:
+                self._queues.ended(task.host)
+                self._caller.failed(task, error)
 
     def _send_by(self, task: T) -> float:
         """Return until when the request of a task may be sent, if it is sent now; negative if it must not be.
@@ -324,18 +356,19 @@ class FetchPool(Generic[T]):
         needs another slot. Only if we have sent nothing to the host for a while does a late one go out, because on a
         machine that is always late no page would be fetched otherwise.
         """
-        now, delay, sent_at = self._clock.monotonic(), task.delay_seconds, self._sent_at.get(task.host, 0.0)
+        now, delay = self._clock.monotonic(), task.delay_seconds
+        last = self._sent.get(task.host, NEVER)
         tolerance = max(LATE_SHARE * delay, LATE_SECONDS)
-        is_in_time = now - task.slot_at <= tolerance and now - sent_at >= delay - tolerance
-        if not is_in_time and now - sent_at < max(AHEAD_SECONDS, 2 * delay):
+        is_in_time = now - task.slot_at <= tolerance and now - last.at >= delay - tolerance
+        if not is_in_time and now - last.silent_since < max(AHEAD_SECONDS, 2 * delay):
             return -1.0
-        self._stamp(task.host, now)
+        self._stamp(task.host, LastSent(now, now))
         return max(now, task.slot_at) + tolerance
 
-    def _stamp(self, host: int, sent_at: float) -> None:
-        if len(self._sent_at) >= MOST_HOSTS:
-            self._sent_at.clear()
-        self._sent_at[host] = sent_at
+    def _stamp(self, host: int, last: LastSent) -> None:
+        if len(self._sent) >= MOST_HOSTS:
+            self._sent.clear()
+        self._sent[host] = last
 
     def _slot_came(self, task: T) -> None:
         self._timers.pop(task.seq, None)
@@ -365,7 +398,8 @@ class FetchPool(Generic[T]):
         known = rules.known(host_origin)
         for task in self._parked.pop((rules, host_origin), []):
             if known is not None and known.sent_at is not None:  # the request for robots.txt has used the slot
-                self._stamp(task.host, max(known.sent_at, self._sent_at.get(task.host, 0.0)))
+                at = max(known.sent_at, self._sent.get(task.host, NEVER).at)
+                self._stamp(task.host, LastSent(at, at))
             try:
                 self._admit(task)
             except Exception as error:

@@ -46,6 +46,7 @@ LEARNED_PART = 0.1  # by which the last job changes the average duration
 STORE_RETRY_SECONDS = 0.5  # after a commit that did not reach the store
 LEAVE_SECONDS = 2.0  # for jobs that are running when it is time to leave
 CHECK_SECONDS = 1.0  # the longest time between two checks for overdue jobs
+CHECK_EVERY_SECONDS = 0.1  # the shortest: a check looks at every job
 
 
 def holder_of(worker: str, pid: int) -> str:
@@ -146,6 +147,8 @@ class PageJobLoop(Generic[T, R]):
         self._finish_first = False
         self._changes: set[asyncio.Task[None]] = set()  # changes of single jobs, such as a failed attempt
         self._rate: FetchRate | None = None
+        self._checked_at = 0.0  # when deadlines were checked last
+        self._error: Exception | None = None  # of no single job
 
     async def run(self) -> None:
         """Work until `leave` was called and nothing is in hand."""
@@ -154,6 +157,8 @@ class PageJobLoop(Generic[T, R]):
                 await self._turn()
                 self._fill()
                 self._check_deadlines()
+                if self._error is not None:
+                    raise self._error
                 if self._leave_at is not None and not (self.held or self._changes):
                     return
                 await self._rest()
@@ -274,8 +279,8 @@ class PageJobLoop(Generic[T, R]):
 
     def failed(self, task: T | None, error: Exception) -> None:
         if task is None:
-            raise error
-        if self._forget(task):
+            self._error = error
+        elif self._forget(task):
             if isinstance(error, BackendUnavailable | StorageFull):  # trouble of the store, not of the job
                 self._callbacks.error("running a page job", error)
                 self._change_soon(self._queue.release(task.lease, error.code))
@@ -398,12 +403,8 @@ class PageJobLoop(Generic[T, R]):
         again = space + self.running
         if self._job_seconds:
             again = min(again, int(self._slots * AHEAD_SECONDS / self._job_seconds))
-        return max(0, space - self._ahead - max(0, self._pool.waiting_for_slots - again))
-
-    @property
-    def _ahead(self) -> int:
-        """Return how many jobs could start if there were a slot for them."""
-        return len(self._tasks) - len(self._suspects) - self.running - self._pool.waiting_for_slots
+        waiting = self._pool.waiting_for_slots + self._pool.waiting_for_robots
+        return max(0, space - self._pool.waiting_for_place - max(0, waiting - again))
 
     def _settle_in_seconds(self) -> float:
         """Return the time until the results must be settled."""
@@ -412,18 +413,22 @@ class PageJobLoop(Generic[T, R]):
         if len(self._results) >= BATCH:
             return 0.0
         settle_at = self._first_result_at + BATCH_SECONDS
-        is_idle = not (self.running or self._ahead or self._suspects or self._pool.first_slot_at() < settle_at)
+        is_busy = self.running or self._pool.waiting_for_place or self._suspects
+        is_idle = not is_busy and self._pool.first_slot_at() >= settle_at
         return 0.0 if is_idle else settle_at - self._clock.monotonic()
 
     def _lease_in_seconds(self) -> float:
         """Return the time until jobs are requested; infinite while every slot has one."""
-        if self._ahead > 0 or self.running >= self._slots or not self._want():
+        if self._pool.waiting_for_place or self.running >= self._slots or not self._want():
             return float("inf")
         return self._poll_at - self._clock.monotonic()
 
     def _check_deadlines(self) -> None:
         """Give up jobs that run too long, hand back those that waited too long for a slot, and all if time is up."""
         now = self._clock.monotonic()
+        if now - self._checked_at < CHECK_EVERY_SECONDS:
+            return
+        self._checked_at = now
         for task in [task for task in self._tasks.values() if task.started_at]:
             if now - task.started_at > self._stall_seconds:
                 self._cancel(task.lease.fence)
