@@ -14,7 +14,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from itertools import product
@@ -24,6 +23,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from shoal.app import database_of
 from shoal.app.schema_watch import SchemaWatch

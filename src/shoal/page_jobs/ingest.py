@@ -2,11 +2,10 @@
 job and write its event, all in one commit. Does not fetch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from shoal.base.database import Database, Tx
@@ -36,8 +35,7 @@ class Accepted(Struct, frozen=True):
     max_attempts: int  # the number that decided whether a failed job is retried
 
 
-@dataclass(slots=True)
-class IngestResult:
+class IngestResult(Struct):
     """The outcome of one commit: a receipt for each delivery, in order, and the jobs leased in it."""
 
     request: LeaseRequest

@@ -1,9 +1,10 @@
 """The page record, the classes of responses, and the signals about pages."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Self
+
+from msgspec import Struct, field
 
 from shoal.base.clock import to_micros
 from shoal.base.signals import Signal
@@ -18,8 +19,7 @@ NOT_MODIFIED = 304
 Blob = bytes  # an alias, because a page has a field `bytes`
 
 
-@dataclass(slots=True)
-class Page:
+class Page(Struct):
     """One fetched URL. `error` is a code and a message; a page with a status got a response from its server."""
 
     url: str

@@ -25,7 +25,6 @@ import hashlib
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -116,8 +115,7 @@ def _query(name: str, body: str, mark: str) -> Query:
     return Query(name, about, sql, tuple(names), arrays, tuples)
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
+class Migration(Struct, frozen=True):
     """One numbered migration of the schema."""
 
     version: int

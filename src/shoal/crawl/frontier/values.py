@@ -3,11 +3,11 @@
 import struct
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from enum import Enum, IntEnum
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 from xxhash import xxh3_128_digest
 
 from shoal.base.url import Url
