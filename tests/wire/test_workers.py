@@ -198,7 +198,7 @@ def test_a_child_whose_store_is_away_says_so_in_one_line(role: str, monkeypatch:
     signals.subscribe(Logs(LogSettings(format="json"), SystemClock(), log).listen)
     monkeypatch.setenv("DATABASE_URL", f"postgresql://nobody@127.0.0.1:{free_port()}/none")
     monkeypatch.setattr("sys.argv", ["child", "1", role, *(["w1", "shared"] if role == "pages" else [])])
-    monkeypatch.setattr(child, "watched", lambda settings: (signals, Metrics()))
+    monkeypatch.setattr(child, "logged", lambda settings: signals)
     for what_changes_this_process in ("die_with_parent", "reduce_collections"):
         monkeypatch.setattr(child, what_changes_this_process, lambda *args: None)
     with pytest.raises(SystemExit) as leaving:

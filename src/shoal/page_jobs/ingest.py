@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from shoal.base.database import Database, Tx
 from shoal.base.signals import Signals
 from shoal.events.event import Event, append_events
-from shoal.extract.rules import missing_fields
 from shoal.page_jobs.groups import end_groups_without_jobs
 from shoal.page_jobs.result import INVALID_DATA, Receipt, Result, ResultDelivery, Status
 from shoal.page_jobs.spec import KIND
@@ -213,8 +212,10 @@ def _ended_run(job: HeldJob, result: Result) -> EndedRun:
 
 def _checked(job: HeldJob, result: Result) -> Result:
     """Turn a success that lacks a required field into a failure, so that only valid data is published."""
-    if result.status is not Status.SUCCESS:
+    if result.status is not Status.SUCCESS or not job.rule_set:
         return result
+    from shoal.extract.rules import missing_fields  # few jobs have a rule set
+
     problem = missing_fields(job.rule_set, result.final_url or result.url, result.data)
     if problem is None:
         return result

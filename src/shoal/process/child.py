@@ -15,7 +15,7 @@ from shoal.base.errors import ShoalError
 from shoal.base.service import Service
 from shoal.base.settings_loader import RemovedSetting, load
 from shoal.hosts.controller_addresses import ANNOUNCE_EVERY
-from shoal.process.lifetime import reduce_collections, watched
+from shoal.process.lifetime import logged, reduce_collections
 from shoal.process.runners import RUNNERS, Runs, page_job_executor
 from shoal.work.child_loop import Child, ChildRefused, PageWork, RunWork, die_with_parent
 from shoal.work.page_job_loop import JobExecutor, holder_of
@@ -36,7 +36,7 @@ async def _begun() -> AsyncIterator[App]:
     """Open the application of a child. An error at start, such as an unavailable store, is reported in one line."""
     warnings.simplefilter("ignore", RemovedSetting)  # the worker has said so
     settings = load().settings
-    signals, _ = watched(settings)
+    signals = logged(settings)  # its worker has the metrics
     try:
         async with opened(settings, signals) as app:
             await app.controller_addresses.run_once()
