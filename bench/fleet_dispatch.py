@@ -4,10 +4,10 @@ import statistics
 import time
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 
 import uvloop
+from msgspec.structs import replace
 
 from bench.frontier import Store, opened_store
 from bench.peers import jobs

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import sqlite3
 from collections.abc import AsyncIterator, Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import orjson
 import pytest
+from msgspec import structs
 
 from shoal.app import App, database_of
 from shoal.app.stores import Stores
@@ -104,12 +105,12 @@ class Bench:
     def __post_init__(self) -> None:
         self.signals = Signals()
         self.signals.subscribe(self.signals_seen.append)
-        settings = replace(self.defaults, queue=self.settings)
+        settings = structs.replace(self.defaults, queue=self.settings)
         if self.redis_url:
             crawl = self.defaults.crawl.but(frontier="redis")
-            settings = replace(settings, redis=RedisSettings(url=self.redis_url, lanes="sql"), crawl=crawl)
+            settings = structs.replace(settings, redis=RedisSettings(url=self.redis_url, lanes="sql"), crawl=crawl)
         if self.lanes_url:
-            settings = replace(settings, redis=RedisSettings(url=self.lanes_url, lanes="redis"))
+            settings = structs.replace(settings, redis=RedisSettings(url=self.lanes_url, lanes="redis"))
         stores = self.open_stores(settings)
         self.app = App(stores, cast(Any, self.database))
         self.queue, self.crawls, self.journal = self.app.queue, self.app.crawls, self.app.crawls.journal
@@ -230,7 +231,9 @@ class Bench:
 
     async def grants(self, job_id: str) -> list[dict[str, Any]]:
         """The history of a job, the grant that it has now included."""
-        return [asdict(grant) for grant in await self.database.read(lambda tx: self.jobs.history(tx, JobId(job_id)))]
+        return [
+            structs.asdict(grant) for grant in await self.database.read(lambda tx: self.jobs.history(tx, JobId(job_id)))
+        ]
 
     async def settle_something(self, fence: Fence) -> None:
         await self.database.run(lambda tx: self.jobs.mark_settled(tx, fence))

@@ -14,7 +14,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from itertools import product
@@ -24,6 +23,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from shoal.app import database_of
 from shoal.app.schema_watch import SchemaWatch
@@ -947,19 +947,19 @@ def test_an_old_sqlite_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
 def test_every_query_is_described(dialect: str) -> None:
-    for query in queries.load(dialect).values():
+    for query in queries.load(dialect).all().values():
         assert query.about.endswith("."), query.name
         assert query.sql, query.name
 
 
 def test_both_dialects_have_the_same_queries() -> None:
-    embedded, server = set(queries.load("sqlite")), set(queries.load("postgres"))
+    embedded, server = set(queries.load("sqlite").all()), set(queries.load("postgres").all())
     assert embedded - server == SQLITE_ONLY
     assert server - embedded == POSTGRES_ONLY
 
 
 def test_both_dialects_of_a_query_take_the_same_values() -> None:
-    embedded, server = queries.load("sqlite"), queries.load("postgres")
+    embedded, server = queries.load("sqlite").all(), queries.load("postgres").all()
     for name in embedded.keys() & server.keys():
         # PostgreSQL numbers rows by a sequence of its own. It locks the rows of hosts, where SQLite deletes them.
         own = {"seq"} | ({"looked", "most"} if name == "take_ready_hosts" else set())
@@ -969,12 +969,12 @@ def test_both_dialects_of_a_query_take_the_same_values() -> None:
 async def test_every_query_can_be_prepared(bench: Bench) -> None:
     if bench.dialect == "sqlite":
         await bench.sql("SELECT 1")
-        for query in queries.load("sqlite").values():
+        for query in queries.load("sqlite").all().values():
             bench.connection.execute(f"EXPLAIN {query.sql}", [None] * len(query.parameters)).fetchall()
         return
     connection = await asyncpg.connect(bench.url)
     try:
-        for query in queries.load("postgres").values():
+        for query in queries.load("postgres").all().values():
             statement = await connection.prepare(query.sql)
             assert len(statement.get_parameters()) == len(query.parameters), query.name
     finally:
@@ -1049,7 +1049,7 @@ WHOLE = {
 
 async def test_no_query_reads_a_growing_table_from_end_to_end(sqlite_bench: Bench) -> None:
     await sqlite_bench.sql("SELECT 1")
-    for query in [query for name, query in queries.load("sqlite").items() if name not in WHOLE]:
+    for query in [query for name, query in queries.load("sqlite").all().items() if name not in WHOLE]:
         values = ["[]"] * len(query.parameters)
         plan = sqlite_bench.connection.execute(f"EXPLAIN QUERY PLAN {query.sql}", values).fetchall()
         scans = [row["detail"] for row in plan if row["detail"].startswith("SCAN")]

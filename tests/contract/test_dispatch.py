@@ -1,11 +1,11 @@
 """Dispatch on real stores: jobs reach the lanes of nodes, the reasons can be explained, and back-pressure holds back
 those who create jobs in batches."""
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from shoal.app import App
 from shoal.base.errors import HeldBack

@@ -1,8 +1,9 @@
 """Several controllers on one store that act at the same time or take over from each other."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from shoal.app import App
 from shoal.base.ids import NodeId

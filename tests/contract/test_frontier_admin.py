@@ -4,12 +4,12 @@ import json
 from base64 import b64encode
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import asdict
 
 from shoal.base.clock import SystemClock, from_micros
 from shoal.base.errors import AlreadyExists, InvalidInput, NotAllowed, NotFound, StateConflict

@@ -53,8 +53,9 @@ class Disk:
 
 def says_full(storage: str) -> list[str]:
     """The command of a child that finds the disk full for its first job, and never ends the next."""
-    done = f'{{"type": "Done", "ending": "storage_full", "error": "no room", "storage": "{storage}"}}'
-    return ["/bin/sh", "-c", f"read job; echo '{done}'; cat > /dev/null"]
+    full = f'{{"type": "Full", "error": "no room", "storage": "{storage}"}}'
+    done = '{"type": "Done", "ending": "storage_full"}'
+    return ["/bin/sh", "-c", f"read job; echo '{full}'; echo '{done}'; cat > /dev/null"]
 
 
 def slots_of(bench: Bench, storage: StorageWatch, child: list[str], freed: asyncio.Event) -> RunChildren:

@@ -155,7 +155,7 @@ async def test_a_job_that_was_left_during_an_outage_is_handed_back_when_the_stor
 async def test_an_idle_child_that_fell_silent_is_given_no_job(sqlite_bench: Bench) -> None:
     bench, clock, spoke, freed = sqlite_bench, FakeClock(), asyncio.Event(), asyncio.Event()
     bench.signals.subscribe(lambda signal: spoke.set() if isinstance(signal, HoldsBegun) else None)
-    speaks_once = """echo '{"type": "Held", "holds": {}}'; read job; echo '{"type": "Done", "ending": "x"}'"""
+    speaks_once = """echo '{"type": "HoldsBegun", "holds": {}}'; read job; echo '{"type": "Done", "ending": "x"}'"""
     spawner = Remembering(clock, bench.signals, {}, command=["/bin/sh", "-c", speaks_once])
     context = context_of(bench, clock, spawner)
     runs = RunChildren(context, freed.set)

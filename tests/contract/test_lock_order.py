@@ -258,7 +258,7 @@ async def test_every_statement_over_several_rows_has_an_order_or_a_reason(postgr
             query.arrays or not names_one_row(within(query.sql, at), keys.get(table, [])) for at, table in tables
         )
 
-    several = {name: query.sql for name, query in queries.load("postgres").items() if is_about_several(query)}
+    several = {name: query.sql for name, query in queries.load("postgres").all().items() if is_about_several(query)}
     without = {name for name, sql in several.items() if not IN_ORDER_OF_KEYS.search(sql)}
     assert without == UNORDERED
 

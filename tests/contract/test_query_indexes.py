@@ -240,7 +240,7 @@ class Planner:
     async def lookups(self) -> dict[str, list[str]]:
         """Return the index conditions of each statement, for each table that it reads."""
         found = {}
-        for name, query in load("postgres").items():
+        for name, query in load("postgres").all().items():
             found[name] = sorted(_lookups(await self.plan(query, ["NULL"] * len(query.parameters))))
         return found
 
@@ -346,7 +346,7 @@ async def planner(own_database: str) -> AsyncIterator[Planner]:
 
 
 async def test_a_statement_with_a_limit_reads_rows_in_the_order_of_an_index(planner: Planner) -> None:
-    limited = [query for query in load("postgres").values() if "LIMIT" in query.sql]
+    limited = [query for query in load("postgres").all().values() if "LIMIT" in query.sql]
     sorting = set()
     for analyzed in (False, True):
         if analyzed:

@@ -4,12 +4,12 @@ same. What all lanes must do is in the suites of the queue and the fleet, which 
 import asyncio
 import shutil
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from shoal.base.clock import SystemClock
 from shoal.base.database import Tx

@@ -4,10 +4,10 @@ The control plane has such a test in tests/wire/test_control_plane.py, the datab
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from shoal.audit import commit_status as publisher
 from shoal.base.clock import SystemClock

@@ -4,13 +4,14 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from shoal.app import App, opened
 from shoal.base.errors import InvalidInput

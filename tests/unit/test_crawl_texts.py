@@ -31,6 +31,7 @@ from shoal.queue.job import Fence
 from shoal.queue.states import GrantEnd, JobState, Move
 from shoal.serve.console.format import Formats, languages
 from shoal.serve.console.texts import text_of
+from shoal.web.page_fetcher import RedirectChain, RedirectStep
 from tests.unit.test_console_messages import marked
 from tests.unit.test_explain import AT, SITE, URL, crawl_of
 
@@ -96,8 +97,11 @@ def of_waiting() -> Iterator[UrlExplanation]:
     kept = KeptUrl(URL, 2, attempts=1, due=AT)
     held = UrlFacts(Fate.OPEN, Waiting(kept, held=HeldHost(SITE, AT, 429)))
     taken = UrlFacts(Fate.OPEN, Waiting(KeptUrl(URL, 2), Fence(JOB, 3)))
+    apart = Page(url=URL, depth=2, fetched_at=AT, attempt=1, status=302, final_url=f"{SITE}/b")
+    chain = RedirectChain((RedirectStep(URL, 302, 7),), page=apart)
+    awaiting = UrlFacts(Fate.OPEN, Waiting(KeptUrl(URL, 2, target=Url(f"{SITE}/b"), chain=chain)))
     for state in CrawlState:
-        for waiting in (UrlFacts(Fate.OPEN), UrlFacts(Fate.OPEN, Waiting(kept)), held, TURN, taken):
+        for waiting in (UrlFacts(Fate.OPEN), UrlFacts(Fate.OPEN, Waiting(kept)), held, TURN, taken, awaiting):
             yield explain_url(crawl_of(state, "max_pages"), URL, waiting)
 
 

@@ -4,13 +4,13 @@ B34, B35)."""
 import asyncio
 import gzip
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shoal.base.clock import SystemClock
 from shoal.egress import (

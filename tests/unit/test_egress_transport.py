@@ -8,7 +8,6 @@ import ssl
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import timedelta
 from ipaddress import ip_network
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 import uvloop
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shoal.base.clock import SystemClock
 from shoal.egress import AddressRule, Egress, Exchange, Failure, Limits, Outcome, Request, Resolver, Response

@@ -3,10 +3,10 @@ fetched."""
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from shoal.egress import Egress, Failure, Limits, Outcome, Request, Response
 from tests.support.bad_http2_server import GOOD, bad_http2_server

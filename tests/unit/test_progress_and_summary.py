@@ -2,10 +2,10 @@
 
 import os
 import sys
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from shoal.base.clock import SystemClock
 from shoal.base.errors import NothingCrawled

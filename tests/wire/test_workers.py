@@ -17,7 +17,7 @@ from shoal.base.clock import SystemClock
 from shoal.base.errors import BackendUnavailable, NotAllowed, StorageFull
 from shoal.base.ids import JobId
 from shoal.base.parsing import Address
-from shoal.base.settings import LogSettings
+from shoal.base.settings import LogSettings, QueueSettings
 from shoal.base.settings_loader import load
 from shoal.base.signals import Signal, Signals
 from shoal.crawl.lifecycle.transitions import CrawlMoved
@@ -35,8 +35,18 @@ from shoal.queue.states import GrantEnd, JobState
 from shoal.web.renderer import LocalBrowsers
 from shoal.work import child_loop
 from shoal.work.child_handle import ChildSpawner
-from shoal.work.child_loop import Child, RunningJob
-from shoal.work.ipc import Browsers, BrowsersRestarted, Done, Message, RestartBrowsers, Tick, decode, encode
+from shoal.work.child_loop import Child, RunningJob, RunWork
+from shoal.work.ipc import (
+    Browsers,
+    BrowsersRestarted,
+    Done,
+    Full,
+    Report,
+    RestartBrowsers,
+    Status,
+    encode,
+    orders,
+)
 from shoal.work.worker import Worker, WorkerFailed, WorkerStarted
 from shoal.work.worker_context import StorageFilled, StorageFreed, WorkerContext
 from tests.support.controller import served_controller
@@ -155,17 +165,19 @@ async def test_a_worker_without_space_for_bodies_is_not_ready_and_says_why(sqlit
 async def test_a_child_that_finds_no_space_says_so_and_does_not_fail_its_job(
     error: Exception, storage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[Message] = []
+    said: list[Report] = []
     monkeypatch.setattr(child_loop, "_send", said.append)
 
     async def runner(lease: Lease, alive: Callable[[], bool]) -> RunningJob:
         raise error
 
     lease = Lease(Fence(JobId("job_1"), 1), "crawl", "crl_1", "{}", 0, 2, 0, 0.0)
-    await Child(load(env={}).settings, runner, SystemClock(), Signals(), LocalBrowsers())._work(lease)
-    [done] = said
-    assert isinstance(done, Done)
-    assert (done.ending, done.storage, done.error is not None) == ("storage_full", storage, True)
+    await RunWork(runner, QueueSettings(), SystemClock()).work(lease)
+    [full, status, done] = said
+    assert isinstance(full, Full)
+    assert isinstance(status, Status)
+    assert (full.storage, full.error != "", status.memory > 0) == (storage, True, True)
+    assert done == Done("storage_full")
 
 
 async def test_a_worker_listens_only_where_a_controller_would(sqlite_url: str) -> None:
@@ -186,7 +198,7 @@ def test_a_child_whose_store_is_away_says_so_in_one_line(role: str, monkeypatch:
     signals.subscribe(Logs(LogSettings(format="json"), SystemClock(), log).listen)
     monkeypatch.setenv("DATABASE_URL", f"postgresql://nobody@127.0.0.1:{free_port()}/none")
     monkeypatch.setattr("sys.argv", ["child", "1", role, *(["w1", "shared"] if role == "pages" else [])])
-    monkeypatch.setattr(child, "watched", lambda settings: (signals, Metrics()))
+    monkeypatch.setattr(child, "logged", lambda settings: signals)
     for what_changes_this_process in ("die_with_parent", "reduce_collections"):
         monkeypatch.setattr(child, what_changes_this_process, lambda *args: None)
     with pytest.raises(SystemExit) as leaving:
@@ -201,7 +213,7 @@ async def test_signals_of_a_child_are_counted_by_its_worker(tmp_path: Path, monk
     said: list[bytes] = []
     monkeypatch.setattr(child_loop, "_send", lambda message: said.append(encode(message)))
     relay = Signals()
-    Child(load(env={}).settings, cast(Any, None), SystemClock(), relay, LocalBrowsers())
+    Child(cast(Any, None), QueueSettings(), SystemClock(), relay, LocalBrowsers())
     job = {"job_id": "job_1", "run_id": "crl_1", "to": JobState.DONE, "reason": None, "error": None}
     relay.emit(JobMoved(kind="crawl", how=GrantEnd.DONE, **job))
     relay.emit(CrawlMoved(crawl_id="crl_1", state=CrawlState.RUNNING, reason=None))
@@ -221,18 +233,18 @@ async def test_signals_of_a_child_are_counted_by_its_worker(tmp_path: Path, monk
 
 
 async def test_a_worker_knows_the_browsers_of_a_child_and_why_they_could_not_be_restarted(tmp_path: Path) -> None:
-    said = encode(Browsers(1, 3)) + encode(Tick())
+    said = encode(Browsers(1, 3)) + encode(Status())
     (tmp_path / "said").write_bytes(said)
     (tmp_path / "answer").write_bytes(encode(BrowsersRestarted("no memory")))
     answers = f"cat {tmp_path}/said; read request; echo $request > {tmp_path}/asked; cat {tmp_path}/answer; read more"
     spawner = ChildSpawner(SystemClock(), Signals(), {}, command=["/bin/sh", "-c", answers])
     process = await spawner.spawn()
     assert await process.restart_browsers() == "no memory"
-    assert decode((tmp_path / "asked").read_bytes()) == RestartBrowsers()
-    assert (process.browsers, process.browser_pages) == (1, 3)
+    assert orders.decode((tmp_path / "asked").read_bytes()) == RestartBrowsers()
+    assert process.browsers == Browsers(1, 3)
     restarting = asyncio.create_task(process.restart_browsers())
     process.kill()
     assert await restarting == ""  # they ended with the child
     await process.wait()
-    assert (process.browsers, process.browser_pages) == (0, 0)
+    assert process.browsers == Browsers(0, 0)
     assert await process.restart_browsers() == ""

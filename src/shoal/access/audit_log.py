@@ -1,17 +1,16 @@
 """The audit log: who did what, written in the commit of the change."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+from msgspec import Struct, field
 
 from shoal.access.token import Caller
 from shoal.base.database import Database, Tx
 
 
-@dataclass(frozen=True, slots=True)
-class AuditEntry:
+class AuditEntry(Struct, frozen=True):
     """An administrative action, such as `token.created` or `crawl.removed`."""
 
     name: str
@@ -19,8 +18,7 @@ class AuditEntry:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredAuditEntry:
+class StoredAuditEntry(Struct, frozen=True, kw_only=True):
     """An entry of the audit log as it is stored."""
 
     number: int

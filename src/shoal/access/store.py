@@ -71,6 +71,6 @@ class TokenStore:
 
 
 def _token(row: Any) -> Token:
-    values = {name: row[name] for name in Token.__slots__}
+    values = {name: row[name] for name in Token.__struct_fields__}
     values["scopes"] = frozenset(map(TokenScope, values["scopes"].split()))
     return Token(**values)

@@ -4,12 +4,11 @@ import re
 import secrets
 from binascii import crc32
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 from typing import Annotated, ClassVar, Literal
 
-from msgspec import field
+from msgspec import Struct, field
 
 from shoal.base.errors import InvalidInput, NotAllowed
 from shoal.base.ids import TokenId
@@ -81,8 +80,7 @@ LABELS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Token:
+class Token(Struct, frozen=True, kw_only=True):
     """The stored form of a token, without its text. Times are microseconds; `seen_at` is the store's time when it was
     read, by which its expiry is determined."""
 
@@ -202,8 +200,7 @@ def _checksum(body: str) -> str:
 LOCAL = "local"  # a user on this machine
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
+class Caller(Struct, frozen=True, kw_only=True):
     """An authenticated caller: the owner of a token, or a user on this machine. `who` is the name in the audit log,
     `address` the client's address, `until` the end of the authorization (microseconds)."""
 

@@ -35,8 +35,9 @@ the end maps each class to its HTTP status, exit code and gRPC status; a test ch
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 
 class ShoalError(Exception):
@@ -352,8 +353,7 @@ class NothingCrawled(OperatorError):
         super().__init__(f"{what} ({why}); check the URL and try again.")
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorResponse:
+class ErrorResponse(Struct, frozen=True):
     """The representations of an error: its HTTP status, exit code and gRPC status."""
 
     http_status: int

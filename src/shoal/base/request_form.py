@@ -6,7 +6,6 @@ A form is a struct whose annotations define what each field accepts. Its meaning
 import re
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from functools import cache
@@ -136,8 +135,7 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise InvalidInput(called, *_problem_and_fix(error)) from None
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """One field of a form."""
 
     name: str

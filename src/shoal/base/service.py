@@ -3,9 +3,10 @@
 import asyncio
 import random
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol, runtime_checkable
+
+from msgspec import Struct
 
 from shoal.base.clock import Clock, span
 from shoal.base.database import Database, Tx
@@ -127,8 +128,7 @@ class Service:
 LEAD = timedelta(seconds=5)
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderTerm:
+class LeaderTerm(Struct, frozen=True):
     """The right to run a chore, until a later term of the same chore begins. Fence commits with it where two leaders
     would do harm."""
 

@@ -1,11 +1,12 @@
 """One setting: its name, default, limits and description, and the kinds of values."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NoReturn, Self, get_args, get_origin
+
+from msgspec import Struct
 
 from shoal.base.parsing import (
     Address,
@@ -37,8 +38,7 @@ from shoal.base.query_params import SESSION, TRACKING, reader_of
 Default = Callable[[Mapping[str, Any]], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class SettingKind:
+class SettingKind(Struct, frozen=True):
     """A kind of setting: its name, a description of valid values with an example, and the parser.
 
     `read` raises `ValueError` with the end of a sentence.
@@ -49,8 +49,7 @@ class SettingKind:
     read: Callable[[object], Any]
 
 
-@dataclass(slots=True)
-class Setting:
+class Setting(Struct):
     """One setting of a section. `shown`: the default in words.
 
     A default that is a function receives the values of the settings before it in its section.

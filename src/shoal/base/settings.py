@@ -9,10 +9,11 @@ import re
 import resource
 import socket
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from shoal import __version__
 from shoal.base.errors import BadConfig
@@ -215,8 +216,7 @@ class WorkSettings(SettingsSection):
 Speed = Literal["slow", "normal", "fast", "max"]
 
 
-@dataclass(frozen=True, slots=True)
-class SpeedProfile:
+class SpeedProfile(Struct, frozen=True):
     """Request rate per host: connections and delay."""
 
     connections: int
@@ -782,8 +782,7 @@ class LogSettings(SettingsSection):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """All sections together."""
 
     database: DatabaseSettings = field(default_factory=DatabaseSettings)

@@ -9,10 +9,11 @@ import os
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
+
+from msgspec import Struct
 
 from shoal.base.errors import BadConfig
 from shoal.base.parsing import read_config_file, read_toml, show, show_size
@@ -42,7 +43,7 @@ UNPREFIXED = ("WORKER_", "GRPC_", "MAX_CONCURRENT_", "RENDERER_")
 NEARLY_EQUAL = 0.94
 
 SECTIONS: Mapping[str, type[SettingsSection]] = {
-    section.name: cast("type[SettingsSection]", section.type) for section in fields(Settings)
+    name: Settings.__annotations__[name] for name in Settings.__struct_fields__
 }
 
 
@@ -50,8 +51,7 @@ class RemovedSetting(UserWarning):
     """A name is set that no longer has an effect."""
 
 
-@dataclass(frozen=True, slots=True)
-class SettingEntry:
+class SettingEntry(Struct, frozen=True):
     """One setting as documents and messages need it."""
 
     section: str
@@ -105,8 +105,7 @@ def written(kind: str, value: object) -> str:
     return show(value)
 
 
-@dataclass(frozen=True, slots=True)
-class ShownSetting:
+class ShownSetting(Struct, frozen=True):
     """One effective value, safe to print, and where it came from."""
 
     env: str
@@ -115,8 +114,7 @@ class ShownSetting:
     plain: bool | int | float | str  # the value for JSON: numbers and switches as such
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedSettings:
+class LoadedSettings(Struct, frozen=True):
     """The settings, and for each name its source: `flag`, `env`, the path of the file, or `default`."""
 
     settings: Settings
@@ -140,8 +138,7 @@ class LoadedSettings:
         return redact_url(value) if entry.env.endswith("_URL") else HIDDEN
 
 
-@dataclass(frozen=True, slots=True)
-class _RawSetting:
+class _RawSetting(Struct, frozen=True):
     value: Any
     source: str
 

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct, field
 
 HIDDEN: Final = "***"
 LONGEST: Final = 4096
@@ -194,8 +194,7 @@ class Share(float):
     """A share of a whole, shown in percent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sentence:
+class Sentence(Struct, frozen=True):
     """A text with places such as `{node}`, and the values of these places: texts, counts, shares, durations
     (`timedelta`), times (`datetime`) or other sentences. `str` returns it in English; the console translates the text
     and formats the values as its reader does. `other`: the text if the value of `{count}` takes the plural.

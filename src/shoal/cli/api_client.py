@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
 from typing import Any, Protocol, TypeVar
@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote, urlencode
 
 import click
 import orjson
+from msgspec.structs import replace
 
 from shoal.base.errors import (
     BackendUnavailable,

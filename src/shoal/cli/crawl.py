@@ -4,12 +4,12 @@ import asyncio
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import click
 import uvloop
+from msgspec.structs import replace
 
 from shoal.app import App, opened
 from shoal.base.errors import (

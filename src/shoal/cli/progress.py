@@ -8,9 +8,10 @@ import os
 import sys
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
+
+from msgspec import Struct
 
 from shoal.base.clock import Clock, from_micros
 from shoal.base.errors import TimeError
@@ -32,8 +33,7 @@ REFUSALS: tuple[ResponseClass, ...] = ("4xx", "5xx")
 MIN_SAMPLES = 3  # before there is an estimate
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressSnapshot:
+class ProgressSnapshot(Struct, frozen=True):
     """The progress of a crawl at one moment."""
 
     pages: int

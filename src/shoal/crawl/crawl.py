@@ -1,12 +1,11 @@
 """The crawl: the options a caller sends, and the row and counts that Shoal stores."""
 
 import re
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
 import xxhash
-from msgspec import Meta
+from msgspec import Meta, Struct, field
 
 from shoal.base.forge_commit import ForgeCommit
 from shoal.base.ids import CrawlId
@@ -205,8 +204,7 @@ TRAP = "trap"
 """The reason under which URLs in quarantine count as skipped. It is stored only once their patterns are cleared."""
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """Counters of a crawl, summed over its walkers."""
 
     opened: int = 0
@@ -235,8 +233,7 @@ class Counts:
         return self.opened == self.settled
 
 
-@dataclass(frozen=True, slots=True)
-class Crawl:
+class Crawl(Struct, frozen=True):
     """A crawl as stored in its row."""
 
     number: int

@@ -14,13 +14,12 @@ The store has only the hash of most URLs, so the dump includes the hash seed and
 
 from base64 import b64encode
 from collections import Counter
-from dataclasses import asdict, is_dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
 from msgspec import Meta, Struct, convert, to_builtins
-from msgspec.structs import replace as replace_fields
+from msgspec.structs import asdict, replace
 
 from shoal.base.clock import from_micros, span, to_micros
 from shoal.base.errors import InvalidInput
@@ -38,7 +37,7 @@ from shoal.pages.links import unpack
 from shoal.pages.page import CLASSES, Page
 from shoal.web.page_fetcher import RedirectChain
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Struct)
 
 VERSION = 1
 FIX = "use a complete file written by `shoal crawls dump`"
@@ -251,7 +250,7 @@ def _page(page: Page) -> dict[str, Any]:
 
 def _without_secrets(chain: RedirectChain) -> RedirectChain:
     """Leave out the cookies set by redirects, which may be secrets, and the kept responses: bodies are not dumped."""
-    return replace_fields(chain, cookies=(), members=b"", page=None)
+    return replace(chain, cookies=(), members=b"", page=None)
 
 
 def _url(one: KeptUrl) -> dict[str, Any]:
@@ -325,7 +324,7 @@ def _head(values: dict[str, Any]) -> Head:
     if len(sums.skipped) > MOST_NAMES or any(len(reason) > LENGTHS["error_code"] for reason in sums.skipped):
         raise ValueError("counts.skipped has too many or too long names")
     responses = dict.fromkeys(CLASSES, 0) | sums.responses
-    return replace_fields(head, counts=replace(sums, responses=responses))
+    return replace(head, counts=replace(sums, responses=responses))
 
 
 def _checked_sitemap(record: SitemapRecord) -> SitemapRecord:
@@ -356,7 +355,7 @@ def _checked(page: Page) -> Page:
 
 def _in_range(item: T) -> T:
     """Return an item whose numbers, times and texts a store can hold; raise ValueError for any other."""
-    for name in item.__dataclass_fields__ if is_dataclass(item) else item.__struct_fields__:  # type: ignore[attr-defined]
+    for name in item.__struct_fields__:
         value = getattr(item, name)
         if isinstance(value, str) and len(value) > LENGTHS.get(name, LONGEST_TEXT):
             raise ValueError(f"{name} has more than {LENGTHS.get(name, LONGEST_TEXT):,} characters")

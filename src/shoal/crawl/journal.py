@@ -1,11 +1,12 @@
 """The journal of a crawl: its entries in the store and in log files."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shoal.base.clock import moment
 from shoal.base.database import Database, Tx
@@ -19,8 +20,7 @@ from shoal.crawl.store import CrawlStore
 MOST_AT_ONCE = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class StoredEntry:
+class StoredEntry(Struct, frozen=True):
     """A stored journal entry. Numbers increase by one in commit order; the oldest entries of a long journal are
     dropped."""
 
@@ -42,8 +42,7 @@ class StoredEntry:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class UnfiledJournal:
+class UnfiledJournal(Struct, frozen=True):
     """A crawl whose journal has entries that are not in a file yet."""
 
     crawl: int

@@ -2,10 +2,12 @@
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from shoal.base.clock import Clock
 from shoal.base.text import Sentence, joined, message, plural
@@ -25,8 +27,7 @@ class JournalLevel(StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True)
-class JournalEntry:
+class JournalEntry(Struct, frozen=True):
     """A journal entry: the name of the event for programs, and a message for people."""
 
     event: str
@@ -312,8 +313,7 @@ FIRST_LOOK_SECONDS = 1.0  # until the next check whether a depth is finished; do
 MOST_HOSTS = 1000  # hosts whose last report is remembered
 
 
-@dataclass(frozen=True, slots=True)
-class JournalUpdate:
+class JournalUpdate(Struct, frozen=True):
     """The additions of one commit to the journal: entries, whether to report the number of URLs found, and the depth to
     report if everything up to it is settled."""
 

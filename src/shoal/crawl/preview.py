@@ -6,9 +6,11 @@ It sends a handful of requests, one after another. A preview is a sample: links 
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
+
+from msgspec.structs import replace
 
 from shoal.base.url import Canonicalizer, Url, UrlRefusal, origin
 from shoal.crawl.crawl import CrawlConfig

@@ -1,7 +1,8 @@
 """The state machine of a crawl, as users see it. Retries and worker crashes do not change this state."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from shoal.base.text import message
 from shoal.queue.reasons import REASONS as JOB_REASONS
@@ -81,8 +82,7 @@ def reason_text(reason: str | None) -> str:
     return REASONS.get(reason or "", reason or "")
 
 
-@dataclass(frozen=True, slots=True)
-class CrawlMove:
+class CrawlMove(Struct, frozen=True):
     """A state change of a crawl, applied by compare-and-set on the states it is allowed from."""
 
     to: CrawlState

@@ -2,12 +2,12 @@
 
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
 import orjson
 from msgspec import Struct, field, structs
+from msgspec.structs import replace
 
 from shoal.base.clock import span
 from shoal.base.database import Tx
@@ -362,7 +362,7 @@ class FrontierStore(Protocol):
 
 
 def _crawl(row: Any) -> Crawl:
-    values = {name: row[name] for name in Crawl.__slots__}
+    values = {name: row[name] for name in Crawl.__struct_fields__}
     values["state"] = CrawlState(values["state"])
     values["config"] = CrawlConfig.stored(values["config"])
     values["named"] = frozenset(orjson.loads(values["named"]))

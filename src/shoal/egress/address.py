@@ -1,7 +1,6 @@
 """Where a request may go: the rule about addresses, and the proxies."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from ipaddress import (
     IPv4Address,
     IPv4Network,
@@ -14,6 +13,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from shoal.base.errors import BadConfig, InvalidInput
 from shoal.base.parsing import LabelledProxy
@@ -205,8 +205,7 @@ def pin(host: str, port: int, addresses: tuple[str, ...]) -> str:
 _PORTS: Final = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 
 
-@dataclass(frozen=True, slots=True)
-class Proxy:
+class Proxy(Struct, frozen=True):
     """A proxy. `rule` decides which addresses it may have: a private address is allowed for an operator's proxy, but
     not for that of a crawl."""
 

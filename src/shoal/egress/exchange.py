@@ -30,8 +30,7 @@ BLOCKED: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Limits on time and size, named like the settings."""
 
     connect_timeout: timedelta = timedelta(seconds=10)

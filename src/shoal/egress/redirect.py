@@ -1,9 +1,10 @@
 """Follows redirects, instead of libcurl, so that the SSRF rules apply to every hop. The egress sends each hop."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from typing import Final, Protocol
+
+from msgspec.structs import replace
 
 from shoal.base.clock import Clock
 from shoal.base.url import Canonicalizer, Url, UrlRefusal, UrlRules, origin

@@ -1,7 +1,6 @@
 """Events: their types, their form for receivers, and how they get into the outbox."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -15,8 +14,7 @@ from shoal.base.text import json_of
 SOURCE = "shoal"
 
 
-@dataclass(frozen=True, slots=True)
-class EventType:
+class EventType(Struct, frozen=True):
     """A type of events: when it is sent, and the names in its data."""
 
     description: str
@@ -68,8 +66,7 @@ class Event(Struct, frozen=True):
         assert self.type in TYPES, f"{self.type} is not an event type"
 
 
-@dataclass(frozen=True, slots=True)
-class EventReceipt:
+class EventReceipt(Struct, frozen=True):
     """An event with its sequence number, as read from the outbox."""
 
     sequence: int

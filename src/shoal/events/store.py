@@ -221,7 +221,7 @@ class WebhookStore:
 
 
 def _event(row: Any) -> EventReceipt:
-    return EventReceipt(**{name: row[name] for name in EventReceipt.__slots__})
+    return EventReceipt(**{name: row[name] for name in EventReceipt.__struct_fields__})
 
 
 def _delivery(row: Any) -> Delivery:

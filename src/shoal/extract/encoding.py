@@ -10,9 +10,6 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Final
 
-import turbohtml
-from turbohtml.detect import detect
-
 from shoal.extract.flags import NO_FLAGS, PageFlag
 
 MAX_BYTES: Final = 8_000_000
@@ -74,6 +71,8 @@ def decode(body: bytes, content_type: str | None) -> tuple[str, str, PageFlag]:
         return _decoded(body, guess, flags | PageFlag.ENCODING_GUESSED)
     if body.isascii():
         return _decoded(body, _declared_by_meta(body, "utf-8") or "utf-8", flags)
+    from turbohtml.detect import detect
+
     found = detect(body if len(body) <= _SAMPLE else _sample(body))
     certain = found.confidence == 1
     guess = (found.encoding or "utf-8").lower()
@@ -90,6 +89,8 @@ def _declared_by_meta(body: bytes, guess: str) -> str | None:
     at = _mention(body)
     if at < 0 or (guess == "utf-8" and _SAYS_UTF_8.match(body, at)):  # no need to parse
         return None
+    import turbohtml
+
     document = turbohtml.parse(_beginning(body, _LATEST).decode("latin-1"))
     for meta in document.find_all("meta"):
         if (meta.attr("http-equiv") or "").strip().lower() == "content-type":
@@ -152,6 +153,8 @@ def _declared(content_type: str) -> tuple[str | None, PageFlag]:
     match = _CHARSET.search(content_type)
     if match is None:
         return None, NO_FLAGS
+    import turbohtml
+
     try:
         known = turbohtml.parse(b"", encoding=match[1]).encoding
     except LookupError:

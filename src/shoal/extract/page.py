@@ -3,16 +3,18 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urljoin
 
 from msgspec import Struct, field
-from turbohtml import Document, Element, Namespace
 from xxhash import xxh3_64_intdigest, xxh3_128_hexdigest
 
 from shoal.extract.encoding import decode, is_html
 from shoal.extract.flags import NO_FLAGS, PageFlag
 from shoal.extract.tree import MAX_TAGS, parse
+
+if TYPE_CHECKING:
+    from turbohtml import Document, Element
 
 _WITH_VALUE: Final = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
 _NOT_FOLLOWED: Final = frozenset({"nofollow", "none"})
@@ -157,7 +159,9 @@ def count_words(text: bytes) -> int:
     return (runs ^ runs << 8).bit_count() // 2
 
 
-def _read_head(document: Document, facts: PageFacts, longest: int, agent: str) -> None:
+def _read_head(document: "Document", facts: PageFacts, longest: int, agent: str) -> None:
+    from turbohtml import Namespace
+
     for title in document.find_all("title"):
         if title.namespace is Namespace.HTML:
             facts.title = _line((title.text,), longest)
@@ -183,7 +187,7 @@ def _robots_selector(agent: str) -> str:
     return f'meta:is([name="robots" i], [name="{agent}" i])[content]'
 
 
-def _read_links(document: Document, facts: PageFacts, most: int) -> None:
+def _read_links(document: "Document", facts: PageFacts, most: int) -> None:
     select = document.select
     followed = select('a[href]:not([rel~="nofollow" i])') + select('area[href]:not([rel~="nofollow" i])')
     ignored = select('a[href][rel~="nofollow" i]') + select('area[href][rel~="nofollow" i]')
@@ -201,7 +205,7 @@ def _read_links(document: Document, facts: PageFacts, most: int) -> None:
             facts.links.append(target)
 
 
-def _read_text(document: Document, facts: PageFacts) -> None:
+def _read_text(document: "Document", facts: PageFacts) -> None:
     body = seen_body(document)
     # Joined by a space, because "<li>one<li>two" is two words; a word with markup inside counts as two. Surrounding
     # white space is stripped, so that re-indenting a page does not change its hash.
@@ -211,7 +215,7 @@ def _read_text(document: Document, facts: PageFacts) -> None:
     facts.text_hash = xxh3_64_intdigest(text) - _SIGN
 
 
-def seen_body(document: Document) -> Element | None:
+def seen_body(document: "Document") -> "Element | None":
     """Remove invisible elements from the tree and return the body."""
     body = document.find("body")
     for invisible in [element for tag in _INVISIBLE for element in document.find_all(tag)]:
@@ -219,11 +223,11 @@ def seen_body(document: Document) -> Element | None:
     return body
 
 
-def _attributes(elements: Iterable[Element], name: str) -> list[str]:
+def _attributes(elements: "Iterable[Element]", name: str) -> list[str]:
     return [element.attr(name) or "" for element in elements]
 
 
-def _address(element: Element | None) -> str | None:
+def _address(element: "Element | None") -> str | None:
     if element is None:
         return None
     written = (element.attr("href") or "").strip()

@@ -19,12 +19,11 @@ Workers run rule sets that others stored, so they are untrusted: they can read o
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Annotated, Any, Final, Literal
 
 import orjson
-from msgspec import Meta
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from shoal.base.errors import InvalidInput
@@ -71,8 +70,7 @@ class FieldRule(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     list: Annotated[bool, describe("Return all matches instead of the first.")] = False  # last: it shadows `list`
 
 
-@dataclass(frozen=True, slots=True)
-class RuleSet:
+class RuleSet(Struct, frozen=True):
     """The rules of the fields; if `urls` is set, only for pages whose URL matches one of the patterns."""
 
     fields: dict[str, FieldRule]

@@ -7,12 +7,12 @@ The content of `<template>` is removed, because a browser does not show it.
 import re
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Final
-
-import turbohtml
-from turbohtml import Document, Namespace
+from typing import TYPE_CHECKING, Any, Final
 
 from shoal.extract.encoding import decode
+
+if TYPE_CHECKING:
+    from turbohtml import Document
 
 MAX_TAGS: Final = 500_000
 
@@ -21,14 +21,16 @@ _MERGED_TAG: Final = re.compile(r"<(?=(html|body)[\s/])", re.IGNORECASE)
 _HARMLESS_LENGTH: Final = 32_768
 
 
-def parse(text: str, max_tags: int = MAX_TAGS) -> tuple[Document, bool]:
+def parse(text: str, max_tags: int = MAX_TAGS) -> tuple["Document", bool]:
     """Return the tree, and whether it covers the whole text or only its first part."""
+    import turbohtml  # takes longer than all our own modules: not before there is a page
+
     whole = True
     if len(text) > _HARMLESS_LENGTH:
         text, whole = _within_limits(text, max_tags)
     document = turbohtml.parse(text, allow_declarative_shadow_roots=False)
     for template in document.find_all("template"):
-        if template.namespace is Namespace.HTML and template.attr("shadowrootmode") is None:
+        if template.namespace is turbohtml.Namespace.HTML and template.attr("shadowrootmode") is None:
             template.decompose()
     return document, whole
 
@@ -79,6 +81,6 @@ class Source:
         return decode(self.body, self.content_type)[0]
 
     @cached_property
-    def document(self) -> Document:
+    def document(self) -> "Document":
         """Return the parsed body, without the content of `<template>`."""
         return parse(self.text)[0]

@@ -3,10 +3,11 @@ process or a walker in front of that."""
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from enum import Enum
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx

@@ -109,7 +109,7 @@ class HostHeld(Signal, frozen=True, kw_only=True):
     seconds: float
 
 
-class HoldsBegun(Signal, frozen=True, kw_only=True):
+class HoldsBegun(Signal, frozen=True, kw_only=True, tag=True):
     """The number of hosts held in one commit, by reason: `retry_after` or `backoff`."""
 
     holds: dict[str, int]

@@ -6,9 +6,10 @@ that every signal has a message, and that every name in braces is one of its fie
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Any
+
+from msgspec import Struct, field
 
 from shoal.base.signals import Signal
 
@@ -22,8 +23,7 @@ class LogLevel(IntEnum):
     ERROR = 40
 
 
-@dataclass(frozen=True, slots=True)
-class LogMessage:
+class LogMessage(Struct, frozen=True):
     """The message of a signal. `of` names a field whose value selects another message, as `how` does for a job."""
 
     level: LogLevel
@@ -39,8 +39,7 @@ class LogMessage:
         return [self.message, *(message for _, message in self.choices.values())]
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(Struct, frozen=True):
     """A line to be logged, not sanitized yet."""
 
     level: LogLevel

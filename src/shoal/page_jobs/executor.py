@@ -7,9 +7,10 @@ returned to its lane until its host may be requested again.
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
+
+from msgspec import Struct, field
 
 from shoal.base.database import Database, Tx
 from shoal.base.signals import Signal, Signals
@@ -52,8 +53,7 @@ class RenderingPutOff(Signal, frozen=True, kw_only=True):
     seconds: float
 
 
-@dataclass(slots=True)
-class _Turn:
+class _Turn(Struct):
     """The outcome of one commit."""
 
     settlement: IngestResult

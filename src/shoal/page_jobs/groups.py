@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from shoal.access.audit_log import AuditHook, no_audit
 from shoal.base.database import Database, Tx
@@ -193,8 +194,7 @@ MOST_CHANGES: Final = 1000
 ABSENT: Final = object()
 
 
-@dataclass(frozen=True, slots=True)
-class DataChange:
+class DataChange(Struct, frozen=True):
     """A value that differs at a path. None: absent before, or absent now."""
 
     path: str
@@ -202,8 +202,7 @@ class DataChange:
     after: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Diff:
+class Diff(Struct, frozen=True):
     """The differences between two results."""
 
     before: StoredResult

@@ -2,17 +2,15 @@
 job and write its event, all in one commit. Does not fetch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from shoal.base.database import Database, Tx
 from shoal.base.signals import Signals
 from shoal.events.event import Event, append_events
-from shoal.extract.rules import missing_fields
 from shoal.page_jobs.groups import end_groups_without_jobs
 from shoal.page_jobs.result import INVALID_DATA, Receipt, Result, ResultDelivery, Status
 from shoal.page_jobs.spec import KIND
@@ -36,8 +34,7 @@ class Accepted(Struct, frozen=True):
     max_attempts: int  # the number that decided whether a failed job is retried
 
 
-@dataclass(slots=True)
-class IngestResult:
+class IngestResult(Struct):
     """The outcome of one commit: a receipt for each delivery, in order, and the jobs leased in it."""
 
     request: LeaseRequest
@@ -215,8 +212,10 @@ def _ended_run(job: HeldJob, result: Result) -> EndedRun:
 
 def _checked(job: HeldJob, result: Result) -> Result:
     """Turn a success that lacks a required field into a failure, so that only valid data is published."""
-    if result.status is not Status.SUCCESS:
+    if result.status is not Status.SUCCESS or not job.rule_set:
         return result
+    from shoal.extract.rules import missing_fields  # few jobs have a rule set
+
     problem = missing_fields(job.rule_set, result.final_url or result.url, result.data)
     if problem is None:
         return result

@@ -2,11 +2,11 @@
 and bots."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
 from msgspec import DecodeError, Struct, ValidationError
+from msgspec.structs import replace
 
 from shoal.base.database import Tx
 from shoal.base.url import Url
@@ -22,8 +22,7 @@ from shoal.web.page_fetcher import PageFetcher, RedirectChain
 NOWHERE: Final = "about:blank"  # the URL of a job that cannot be read
 
 
-@dataclass(frozen=True, slots=True)
-class PutOff:
+class PutOff(Struct, frozen=True):
     """A job that is returned without counting an attempt, and the time before it may be leased again: usually the
     time until its host may be requested."""
 

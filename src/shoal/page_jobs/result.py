@@ -1,6 +1,5 @@
 """The result of a page job from any worker or bot: a value that can be compared, stored and published."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
@@ -89,8 +88,7 @@ class Receipt(Struct, frozen=True):
         return self.state is None
 
 
-@dataclass(frozen=True, slots=True)
-class StoredResult:
+class StoredResult(Struct, frozen=True):
     """A stored result. `state`: the job state it led to."""
 
     number: int

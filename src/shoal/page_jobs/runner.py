@@ -2,12 +2,12 @@
 returned, not raised."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-from msgspec.structs import replace as replace_fields
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shoal.base.clock import Clock
 from shoal.base.errors import StorageFull, TimeError
@@ -62,8 +62,7 @@ class PatientRobots:
                 await self._clock.sleep(STORE_PAUSE_SECONDS)
 
 
-@dataclass(frozen=True, slots=True)
-class EgressRoute:
+class EgressRoute(Struct, frozen=True):
     """An egress, and the robots.txt rules fetched through it."""
 
     egress: Egress
@@ -198,7 +197,7 @@ class PageJobRunner:
         if problem is None:
             return result
         wait = self._asked_seconds(fetched)
-        return replace_fields(result, status=Status.FAIL, retry_after_seconds=wait, **_as_error(problem))
+        return replace(result, status=Status.FAIL, retry_after_seconds=wait, **_as_error(problem))
 
     def _asked_seconds(self, fetched: Fetched) -> float:
         """Return the seconds to wait before a retry: a 503 delays its URL, and not always its host."""

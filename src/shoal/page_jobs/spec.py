@@ -1,11 +1,10 @@
 """What a page job and a job group consist of, as callers give it and as it is stored."""
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from typing import Annotated, Any, Final
 
-from msgspec import Meta, json
+from msgspec import Meta, Struct, field, json
 
 from shoal.base.errors import InvalidInput
 from shoal.base.ids import GroupId
@@ -171,8 +170,7 @@ class GroupConfig(PageSpec, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     raw = frozenset({"urls"})  # validated one by one, reported by index
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """A stored group, with the states of its jobs."""
 
     number: int

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -52,8 +51,7 @@ class NewResult(Struct, frozen=True):
     result: Result
 
 
-@dataclass(frozen=True, slots=True)
-class NewGroup:
+class NewGroup(Struct, frozen=True):
     """A group to insert."""
 
     id: GroupId
@@ -69,7 +67,7 @@ class GroupStore:
 
     async def insert(self, tx: Tx, group: NewGroup) -> Group | None:
         """Insert an open group; None if its id is taken."""
-        values = {name: getattr(group, name) for name in NewGroup.__slots__}
+        values = {name: getattr(group, name) for name in NewGroup.__struct_fields__}
         values |= {"labels": orjson.dumps(group.labels).decode(), "spec": group.spec.text()}
         row = await tx.one("insert_group", **values)
         return None if row is None else _group(row)
@@ -204,8 +202,7 @@ class ResultStore:
         return [_held(row, common.get(row["run_id"])) for row in rows]
 
 
-@dataclass(slots=True)
-class GroupRetention:
+class GroupRetention(Struct):
     """Removes ended groups whose jobs are gone, with their results. Implements `queue.pruner.RetentionRule`."""
 
     keep: timedelta
@@ -216,8 +213,7 @@ class GroupRetention:
         return removed, removed == limit
 
 
-@dataclass(slots=True)
-class ResultRetention:
+class ResultRetention(Struct):
     """Removes old results of policies, in order of age, except the last success of each."""
 
     keep: timedelta

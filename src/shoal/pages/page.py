@@ -1,9 +1,10 @@
 """The page record, the classes of responses, and the signals about pages."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Self
+
+from msgspec import Struct, field
 
 from shoal.base.clock import to_micros
 from shoal.base.signals import Signal
@@ -19,8 +20,7 @@ NOT_MODIFIED = 304
 Blob = bytes  # an alias, because a page has a field `bytes`
 
 
-@dataclass(slots=True)
-class Page:
+class Page(Struct):
     """One fetched URL. `error` is a code and a message; a page with a status got a response from its server."""
 
     url: str
@@ -127,7 +127,7 @@ class Page:
         }
 
 
-class PagesSettled(Signal, frozen=True, kw_only=True):
+class PagesSettled(Signal, frozen=True, kw_only=True, tag=True):
     """The pages stored in one commit, by class of HTTP status (`2xx`, or `error` without one)."""
 
     pages: dict[str, int]
@@ -138,7 +138,7 @@ def status_class(status: int | None) -> str:
     return f"{status // 100}xx" if status else "error"
 
 
-class ResultsTaken(Signal, frozen=True, kw_only=True):
+class ResultsTaken(Signal, frozen=True, kw_only=True, tag=True):
     """Results of page jobs were ingested; `timed` of them reported a fetch time, which is summed up here."""
 
     kind: str

@@ -1,19 +1,18 @@
 """The store of pages."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import orjson
+from msgspec import Struct
 
 from shoal.base.database import Tx
 from shoal.base.url import Url
 from shoal.pages.page import Page
 
 
-@dataclass(frozen=True, slots=True)
-class Validators:
+class Validators(Struct, frozen=True):
     """The validators of a page for conditional requests. A page that cannot be requested conditionally has only its
     depth and its links."""
 
@@ -29,8 +28,7 @@ class Validators:
         return self.etag is not None or self.last_modified is not None
 
 
-@dataclass(frozen=True, slots=True)
-class PageFilter:
+class PageFilter(Struct, frozen=True):
     """A filter for pages; a page must match all given conditions."""
 
     statuses: range | None = None
@@ -45,7 +43,7 @@ class PageFilter:
 
 
 ANY_ERROR = "any"
-_PLAIN = tuple(name for name in Page.__slots__ if name not in ("redirects", "data", "rendered", "detail"))
+_PLAIN = tuple(name for name in Page.__struct_fields__ if name not in ("redirects", "data", "rendered", "detail"))
 _plain = attrgetter(*_PLAIN)
 _FOREIGN = ("title", "description", "canonical", "robots", "lang", "h1", "content_type", "error_message")
 LAST_NUMBER = 2**62
@@ -76,8 +74,7 @@ class PageOutline(NamedTuple):
     canonical: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FailedPage:
+class FailedPage(Struct, frozen=True):
     """A failed page: an error, or a status of 400 or more."""
 
     number: int
@@ -86,8 +83,7 @@ class FailedPage:
     error_code: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class DroppedPage:
+class DroppedPage(Struct, frozen=True):
     """A failed page whose record was removed, so that its URL can be fetched again."""
 
     key: int
@@ -184,7 +180,7 @@ class PageStore:
         """Return the pages with these keys, with the validators of those that can be requested conditionally: pages
         with a response of their own, without a redirect. Two pages may share a key."""
         rows = await tx.all("page_validators", crawl=crawl, keys=list(set(keys)))
-        return [Validators(*(row[name] for name in Validators.__slots__)) for row in rows]
+        return [Validators(*(row[name] for name in Validators.__struct_fields__)) for row in rows]
 
     async def of_keys(
         self, tx: Tx, crawl: int, keys: list[int], *, details: bool = False
@@ -233,7 +229,7 @@ class PageStore:
         numbers = [page.number for page in pages]
         await tx.execute("drop_failed_details", crawl=crawl, numbers=numbers)
         rows = await tx.all("drop_failed_pages", crawl=crawl, numbers=numbers)
-        return [DroppedPage(*(row[name] for name in DroppedPage.__slots__)) for row in rows]
+        return [DroppedPage(*(row[name] for name in DroppedPage.__struct_fields__)) for row in rows]
 
 
 def _like(text: str) -> str:

@@ -8,13 +8,13 @@ import zlib
 from base64 import b32encode
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import Final, NamedTuple, cast
 from uuid import uuid4
 
 from isal import isal_zlib
+from msgspec import Struct
 
 from shoal.base.clock import from_micros
 from shoal.base.errors import NotFound
@@ -95,8 +95,7 @@ def payload_digest(payload: bytes) -> str:
     return f"sha1:{b32encode(hashlib.sha1(payload, usedforsecurity=False).digest()).decode()}"
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """One record: its fields by lower-case name, and its block."""
 
     fields: dict[str, str]

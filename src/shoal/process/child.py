@@ -15,9 +15,9 @@ from shoal.base.errors import ShoalError
 from shoal.base.service import Service
 from shoal.base.settings_loader import RemovedSetting, load
 from shoal.hosts.controller_addresses import ANNOUNCE_EVERY
-from shoal.process.lifetime import reduce_collections, watched
+from shoal.process.lifetime import logged, reduce_collections
 from shoal.process.runners import RUNNERS, Runs, page_job_executor
-from shoal.work.child_loop import Child, ChildRefused, PageChild, die_with_parent
+from shoal.work.child_loop import Child, ChildRefused, PageWork, RunWork, die_with_parent
 from shoal.work.page_job_loop import JobExecutor, holder_of
 
 Pages = Callable[[App, Sequence[str]], JobExecutor[Any, Any]]
@@ -36,7 +36,7 @@ async def _begun() -> AsyncIterator[App]:
     """Open the application of a child. An error at start, such as an unavailable store, is reported in one line."""
     warnings.simplefilter("ignore", RemovedSetting)  # the worker has said so
     settings = load().settings
-    signals, _ = watched(settings)
+    signals = logged(settings)  # its worker has the metrics
     try:
         async with opened(settings, signals) as app:
             await app.controller_addresses.run_once()
@@ -53,20 +53,18 @@ async def _begun() -> AsyncIterator[App]:
 
 async def _serve_runs(runs: Runs) -> None:
     async with _begun() as app:
-        settings, signals = app.settings, app.signals
-        await Child(
-            settings, lambda lease, alive: runs[lease.kind](app, lease, alive), app.clock, signals, app.browsers
-        ).serve()
+        queue = app.settings.queue
+        work = RunWork(lambda lease, alive: runs[lease.kind](app, lease, alive), queue, app.clock)
+        await Child(work, queue, app.clock, app.signals, app.browsers).serve()
 
 
 async def _serve_pages(pages: Pages, worker: str, *lanes: str) -> None:
     async with _begun() as app:
-        settings, signals = app.settings, app.signals
-        holder = holder_of(worker, os.getpid())
-        with closing(pages(app, lanes)) as work:
-            child = PageChild(settings, work, app.queue, holder, app.clock, signals, app.browsers)
-            app.wake.subscribe(child.nudge, lambda: True)
-            await child.serve()
+        settings, holder = app.settings, holder_of(worker, os.getpid())
+        with closing(pages(app, lanes)) as executor:
+            work = PageWork(executor, app.queue, settings.crawl.max_concurrent_curl, holder, app.signals)
+            app.wake.subscribe(work.nudge, lambda: True)
+            await Child(work, settings.queue, app.clock, app.signals, app.browsers).serve()
 
 
 if __name__ == "__main__":

@@ -19,14 +19,19 @@ if TYPE_CHECKING:
     from shoal.observe.metrics import Metrics
 
 
+def logged(settings: Settings) -> Signals:
+    """Return a signal bus with logs attached."""
+    logs, signals = Logs(settings.log, SystemClock()), Signals()
+    capture_stdlib(logs)
+    signals.subscribe(logs.listen)
+    return signals
+
+
 def watched(settings: Settings) -> "tuple[Signals, Metrics]":
     """Return a signal bus with logs and metrics attached."""
     from shoal.observe.metrics import Metrics
 
-    logs = Logs(settings.log, SystemClock())
-    capture_stdlib(logs)
-    metrics, signals = Metrics(), Signals()
-    signals.subscribe(logs.listen)
+    metrics, signals = Metrics(), logged(settings)
     signals.subscribe(metrics.listen)
     return signals, metrics
 

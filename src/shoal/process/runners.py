@@ -5,8 +5,9 @@
 
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from shoal.app import App
 from shoal.app.address_rule import address_rule_of

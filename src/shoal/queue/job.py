@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -105,8 +104,7 @@ def quota_limit(key: str, quota: int | None) -> int | None:
     return 1 if quota is None and key.startswith(CONCURRENCY_PREFIX) else quota
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Struct, frozen=True):
     """An offer of a job to one session of a node: it goes to the shared lane if it is not taken in time."""
 
     session: str
@@ -141,8 +139,7 @@ class NewJob(Struct, frozen=True):
     dispatch: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class JobDispatch:
+class JobDispatch(Struct, frozen=True):
     """The lane in which a job waits, the session it is offered to and until when (None: no session in particular), and
     why it was dispatched there, as JSON (None: its lane was not chosen by the dispatcher)."""
 
@@ -152,8 +149,7 @@ class JobDispatch:
     decision: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Enqueued:
+class Enqueued(Struct, frozen=True):
     """The outcome of enqueuing one job. `duplicate`: a live job already has its dedupe key; `id` is the id of that
     job."""
 
@@ -161,8 +157,7 @@ class Enqueued:
     duplicate: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseRequest:
+class LeaseRequest(Struct, frozen=True):
     """A request for leases: by which holder, of which kinds and capabilities, and from which lanes, in that order.
     `lock_ttl`: for a bot, the lease term of jobs that set none; None: a node, whose leases all have the same term.
     `waits`: wait for others that are counting the same quota key; pass False if you hold locks that they may need.
@@ -206,16 +201,14 @@ class Lease(Struct):
         return MAX_RETRY in _fields_of(self.payload)
 
 
-@dataclass(frozen=True, slots=True)
-class Extended:
+class Extended(Struct, frozen=True):
     """The outcome of a lease renewal: the leases that are still held, and which of their jobs to kill."""
 
     kept: list[Fence]
     to_kill: frozenset[Fence] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatAnswer:
+class HeartbeatAnswer(Struct, frozen=True):
     """The response to a bot's heartbeat: how long its lease lasts from now, and whether to abandon the work."""
 
     ttl_seconds: float
@@ -223,8 +216,7 @@ class HeartbeatAnswer:
     holder: str
 
 
-@dataclass(frozen=True, slots=True)
-class TurnResult:
+class TurnResult(Struct, frozen=True):
     """The outcome of one commit: the moves that were refused because another process was first, the leases granted,
     and the number of jobs parked because their quota was full."""
 
@@ -233,8 +225,7 @@ class TurnResult:
     parked: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """A job as stored in its row."""
 
     id: JobId
@@ -282,8 +273,7 @@ class Job:
         return found if isinstance(found, int) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(Struct, frozen=True):
     """One lease of a job: its holder, time and process, and how it ended."""
 
     epoch: int
@@ -298,8 +288,7 @@ class Grant:
     config: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class LostJob:
+class LostJob(Struct, frozen=True):
     """A locked job whose lease expired."""
 
     id: JobId

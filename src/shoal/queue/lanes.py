@@ -6,9 +6,10 @@ pops ids first and then locks their records by compare-and-set, so an entry whos
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
+
+from msgspec import Struct
 
 from shoal.base.database import Database, Tx
 from shoal.queue.job import SHARED_LANE, LeaseRequest, NewJob, TurnResult, local_lane
@@ -31,8 +32,7 @@ def lane_of_run(run_id: str, *, local: bool) -> str:
     return local_lane(run_id) if local else SHARED_LANE
 
 
-@dataclass(frozen=True, slots=True)
-class LaneRepair:
+class LaneRepair(Struct, frozen=True):
     """The outcome of a repair: how many jobs were put back into their lanes, and whether to repeat it at once."""
 
     restored: int = 0

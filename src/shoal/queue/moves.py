@@ -13,7 +13,7 @@ from shoal.queue.store import JobStore
 Attempted = Lease | LostJob | Job
 
 
-class JobsMoved(Signal, frozen=True, kw_only=True):
+class JobsMoved(Signal, frozen=True, kw_only=True, tag=True):
     """A batch of jobs of one kind ended, or was returned, in the same way."""
 
     kind: str

@@ -40,7 +40,7 @@ SMALL = 40  # jobs per turn: up to this number, the round trip to the store take
 APART = 50  # turns to wait, after one that needed more than a statement, before a single statement is tried again
 
 
-class JobsLeased(Signal, frozen=True, kw_only=True):
+class JobsLeased(Signal, frozen=True, kw_only=True, tag=True):
     """A batch of jobs of one kind was granted to one holder."""
 
     kind: str

@@ -2,12 +2,12 @@
 on SQLite, where no other writer can interfere."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from operator import attrgetter
 from typing import Any, TypeVar
 
 import orjson
+from msgspec import Struct
 
 from shoal.base.clock import span
 from shoal.base.database import Database, Tx
@@ -25,8 +25,7 @@ DUE_AT_ONCE = 1000
 _job_id = attrgetter("job_id")
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """One commit of a holder: the jobs that it ends or returns, and how many others it wants."""
 
     request: LeaseRequest
@@ -44,8 +43,7 @@ class Turn:
         return Turn(self.request, self.limit - granted, self.ttl)
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
+class Candidates(Struct, frozen=True):
     """The jobs that a turn may grant: those of lanes, each from a rank on, or those that other lanes gave out."""
 
     lanes: Sequence[str] = ()
@@ -57,8 +55,7 @@ class Candidates:
         return cls(request.lanes, [LOWEST] * len(request.lanes))
 
 
-@dataclass(slots=True)
-class _TurnOutcome:
+class _TurnOutcome(Struct):
     """The outcome of a turn: the jobs moved, those of them that may have counted towards a quota, and the jobs
     granted; whether other jobs became due, whether a quota may apply, and whether the turn did anything at all."""
 

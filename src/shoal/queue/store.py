@@ -258,18 +258,18 @@ def _enqueued(job: NewJob, live: dict[str | None, JobId]) -> Enqueued:
 
 
 def _lost(row: Any) -> LostJob:
-    values = {name: row[name] for name in LostJob.__slots__}
+    values = {name: row[name] for name in LostJob.__struct_fields__}
     return LostJob(**(values | {"settled": bool(row["settled"])}))
 
 
 def _grant(row: Any) -> Grant:
-    values = {name: row[name] for name in Grant.__slots__}
+    values = {name: row[name] for name in Grant.__struct_fields__}
     ended = None if values["ended"] is None else GrantEnd(values["ended"])
     return Grant(**(values | {"settled": bool(values["settled"]), "ended": ended}))
 
 
 def job_of(row: Any) -> Job:
-    values = {name: row[name] for name in Job.__slots__ if name != "quota_keys"}
+    values = {name: row[name] for name in Job.__struct_fields__ if name != "quota_keys"}
     values["state"] = JobState(values["state"])
     values["quota_keys"] = tuple(orjson.loads(row["scopes"] or "[]"))
     return Job(**values)

@@ -269,7 +269,7 @@ class BrowsersReaped(Signal, frozen=True, kw_only=True):
     count: int
 
 
-class PageRendered(Signal, frozen=True, kw_only=True):
+class PageRendered(Signal, frozen=True, kw_only=True, tag=True):
     """A page was rendered, or could not be: `outcome` is `rendered` or the code of the failure."""
 
     outcome: str

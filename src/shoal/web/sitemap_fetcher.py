@@ -3,12 +3,12 @@
 from collections import deque
 from collections.abc import Callable
 from copy import copy
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from shoal.base.url import Url
 from shoal.egress import Cancellable, Egress, Failure, Limits, Outcome, Request, Response

@@ -7,45 +7,43 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from enum import Enum, auto
+
+from msgspec import DecodeError
 
 from shoal.base.clock import Clock
+from shoal.base.parsing import show_duration
 from shoal.base.signals import Signal, Signals
-from shoal.crawl.lifecycle.transitions import CrawlEnded
-from shoal.hosts.throttle import HoldsBegun
-from shoal.pages.page import PagesSettled, ResultsTaken
 from shoal.queue.job import Fence
-from shoal.queue.moves import JobsMoved
-from shoal.queue.queue import JobsLeased
-from shoal.queue.states import GrantEnd
-from shoal.web.renderer import PageRendered
 from shoal.work.ipc import (
     Alone,
     Browsers,
     BrowsersRestarted,
     Done,
-    Ended,
     Full,
-    Held,
-    Holding,
-    Leased,
-    Message,
-    Moved,
-    Pair,
-    Rendered,
+    Order,
+    Report,
     RestartBrowsers,
-    ResultsStored,
-    StoredMessage,
-    Tick,
-    decode,
+    Status,
     encode,
-    fences_of,
+    reports,
 )
 from shoal.work.pidfile import PidFile
 
 COMMAND = (sys.executable, "-m", "shoal.process.child")
 START_TIMEOUT = timedelta(seconds=30)  # for the first message of a child
 
-Listener = Callable[[Message], None]
+Listener = Callable[[Report], None]
+
+
+class KillReason(Enum):
+    """Why the worker itself killed a child."""
+
+    SILENT = auto()  # its event loop is blocked
+    STALLED = auto()  # its run settles nothing although work is due
+    TAKEN = auto()  # another worker has the job
+    FORCED = auto()  # the run was stopped with force
+    SHUTDOWN = auto()  # the worker is stopping, and the child took too long
 
 
 class ChildSpawner:
@@ -67,7 +65,7 @@ class ChildSpawner:
 
     async def spawn(self, *arguments: str, listener: Listener | None = None) -> "ChildProcess":
         """Start a child in a session of its own, so that a Ctrl-C meant for the worker does not reach it. `listener`
-        gets what a page child says about its leases, storage and results."""
+        gets all that it reports."""
         process = await asyncio.create_subprocess_exec(
             *self._command,
             str(os.getpid()),
@@ -102,16 +100,14 @@ class ChildProcess:
         self._last_message_at = clock.monotonic()
         self._results: asyncio.Queue[Done | None] = asyncio.Queue()
         self._listening = asyncio.create_task(self._listen())
-        self.warm = False  # it has loaded its code and opened its store
-        self.stalled_seconds = 0.0  # how long its job has settled nothing although work was due
-        self.runs = 0
-        self.memory = 0
-        self.browsers = 0
-        self.browser_pages = 0  # in those browsers
         self._restarted: asyncio.Future[str] | None = None  # while its browsers are being restarted
-        self._holding: list[Pair] = []
-        self.version = 0  # version of the configuration that a page child has in effect
+        self._why_killed = ""
+        self.killed: KillReason | None = None
+        self.warm = False  # it has loaded its code and opened its store
+        self.runs = 0
+        self.status = Status()  # the last one it reported
         self.alone: Fence | None = None  # the suspect that a page child runs by itself
+        self.browsers = Browsers(0, 0)
 
     @property
     def pid(self) -> int:
@@ -126,14 +122,9 @@ class ChildProcess:
         allowed = longest if self.warm else max(longest, START_TIMEOUT)
         return self._clock.monotonic() - self._last_message_at > allowed.total_seconds()
 
-    @property
-    def holding(self) -> list[Fence]:
-        """The leases that a page child last said it holds."""
-        return fences_of(self._holding)
-
-    def send(self, message: Message) -> None:
+    def send(self, order: Order) -> None:
         if self._process.stdin is not None and not self._process.stdin.is_closing():
-            self._process.stdin.write(encode(message))
+            self._process.stdin.write(encode(order))
 
     async def result(self) -> Done | None:
         """Wait for the end of the job; None if the child died."""
@@ -155,48 +146,50 @@ class ChildProcess:
             while stream is not None and (line := await stream.readline()):
                 self._last_message_at = self._clock.monotonic()
                 self.warm = True
-                self._receive(decode(line))
-        except (ValueError, KeyError, TypeError):
-            self.kill()  # its output is not a message, so nothing else that it does can be relied on
+                if (report := reports.decode(line)) is not None:
+                    self._receive(report)
+        except (ValueError, DecodeError):  # a line without end, or no message
+            self.kill()  # nothing else that it does can be relied on
         finally:
-            self._receive(Browsers(0, 0))
-            self._receive(BrowsersRestarted())
+            self.browsers = Browsers(0, 0)
+            self._set_restarted("")
             self._results.put_nowait(None)
 
-    def _receive(self, message: Message) -> None:
-        match message:
-            case Tick(stalled_seconds):
-                self.stalled_seconds = stalled_seconds
+    def _receive(self, report: Report) -> None:
+        match report:
+            case Status():
+                self.status = report
+            case Alone(lease):
+                self.alone = lease
+            case Browsers():
+                self.browsers = report
+            case BrowsersRestarted(error):
+                self._set_restarted(error)
             case Done():
                 self.runs += 1
-                self.stalled_seconds = 0.0
-                self.memory = message.memory
-                self._results.put_nowait(message)
-            case Holding(leases, memory, version):
-                self._holding, self.memory, self.version = leases, memory, version
-                self._notify(message)
+                self._results.put_nowait(report)
+            case Signal():
+                self._signals.emit(report)
             case Full():
-                self._notify(message)
-            case Browsers(count, pages):
-                self.browsers, self.browser_pages = count, pages
-            case BrowsersRestarted(error):
-                if self._restarted is not None:
-                    self._restarted.set_result(error)
-                    self._restarted = None
-            case Alone(lease):
-                self.alone = None if lease is None else fences_of([lease])[0]
-            case _:
-                self._notify(message)
-                if (emitted := _signal_of(message, self.pid)) is not None:
-                    self._signals.emit(emitted)
-
-    def _notify(self, message: Message) -> None:
+                pass  # the listener knows the storage
         if self._listener is not None:
-            self._listener(message)
+            self._listener(report)
 
-    def kill(self) -> None:
+    def _set_restarted(self, error: str) -> None:
+        if self._restarted is not None:
+            self._restarted.set_result(error)
+            self._restarted = None
+
+    def kill(self, reason: KillReason | None = None, why: str = "") -> None:
+        """Kill the child, unless it has exited; the first reason counts. `why` is part of how it ended."""
+        if self.killed is None:
+            self.killed, self._why_killed = reason, why
         if not self.gone:
             self._process.kill()
+
+    def kill_if_silent(self, longest: timedelta) -> None:
+        if self.is_silent(longest):
+            self.kill(KillReason.SILENT, f"did not respond for {show_duration(longest)}")
 
     async def wait(self) -> str:
         """Close its stdin, wait for its exit, and return a description of how it ended."""
@@ -206,25 +199,5 @@ class ChildProcess:
         await self._listening
         if self._pidfile is not None:
             self._pidfile.remove(self.pid)
-        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-
-
-def _signal_of(message: Message, pid: int) -> Signal | None:
-    """Translate a message into the signal that it relays; metrics are counted in the worker's process."""
-    match message:
-        case StoredMessage(pages, sizes):
-            return PagesSettled(pages=pages, bytes=sizes)
-        case Held(holds):
-            return HoldsBegun(holds=holds)
-        case Ended(state, seconds):
-            return CrawlEnded(state=state, seconds=seconds)
-        case Moved(kind, how, count):
-            return JobsMoved(kind=kind, how=GrantEnd(how), count=count)
-        case ResultsStored(kind, count, timed, seconds):
-            return ResultsTaken(kind=kind, count=count, timed=timed, seconds=seconds)
-        case Rendered(outcome, seconds, requests):
-            return PageRendered(outcome=outcome, seconds=seconds, requests=requests)
-        case Leased(kind, count, waited):
-            return JobsLeased(kind=kind, holder=str(pid), count=count, waited_seconds=waited)
-        case _:
-            return None
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return f"{self._why_killed}, and {how}" if self._why_killed else how

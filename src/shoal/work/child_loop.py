@@ -8,24 +8,22 @@ import signal
 import sys
 import traceback
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
 from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable, LeaseLost, ShoalError, StorageFull
 from shoal.base.machine import NO_SPACE
-from shoal.base.settings import Settings
+from shoal.base.settings import QueueSettings
 from shoal.base.signals import Signal, Signals
-from shoal.crawl.lifecycle.transitions import CrawlMoved
+from shoal.crawl.lifecycle.transitions import CrawlEnded, CrawlMoved
 from shoal.crawl.states import TERMINAL
-from shoal.hosts.throttle import HoldsBegun
-from shoal.pages.page import PagesSettled, ResultsTaken
 from shoal.queue.job import Fence, Lease, node_of
 from shoal.queue.moves import JobMoved, JobsMoved
-from shoal.queue.queue import JobsLeased, Queue
-from shoal.web.renderer import LocalBrowsers, PageRendered
+from shoal.queue.queue import Queue
+from shoal.web.renderer import LocalBrowsers
 from shoal.work.ipc import (
     LEASE_LOST,
+    LEFT,
     STORAGE_FULL,
     STORE_AWAY,
     Alone,
@@ -33,29 +31,20 @@ from shoal.work.ipc import (
     BrowsersRestarted,
     Configure,
     Done,
-    Drop,
-    Ended,
     Full,
     HandBack,
-    Held,
-    Holding,
-    Leased,
     Leave,
     LimitRate,
-    Message,
-    Moved,
     Nudge,
-    Rendered,
+    Order,
+    Relayed,
     Renewed,
+    Report,
     RestartBrowsers,
-    ResultsStored,
-    StoredMessage,
-    Tick,
-    Work,
-    decode,
+    Start,
+    Status,
     encode,
-    fences_of,
-    pairs_of,
+    orders,
 )
 from shoal.work.leases import LeaseValidity
 from shoal.work.page_job_loop import JobExecutor, JobTask, LoopCallbacks, PageJobLoop
@@ -73,6 +62,81 @@ class ChildRefused(Signal, frozen=True, kw_only=True):
 
     pid: int
     error: str
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when the parent ends, for whatever reason."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before we asked
+        os._exit(1)
+
+
+class ChildWork(Protocol):
+    """What a child does: it runs one job after the other, or keeps page jobs running."""
+
+    def obey(self, order: Order) -> None: ...
+
+    def status(self) -> Status: ...
+
+    def cancel(self) -> None:
+        """Stop at once; the worker is gone."""
+        ...
+
+
+class Child:
+    """Serves the worker: obeys it until the end of stdin, and reports at regular intervals."""
+
+    def __init__(
+        self, work: ChildWork, settings: QueueSettings, clock: Clock, signals: Signals, browsers: LocalBrowsers
+    ) -> None:
+        signals.subscribe(_relay)
+        self._work = work
+        self._clock = clock
+        self._tick_seconds = min(TICK_SECONDS, settings.extend_every.total_seconds() / 2)
+        self._browsers = browsers
+        self._reported_browsers = Browsers(0, 0)
+        self._restarting: asyncio.Task[None] | None = None
+
+    async def serve(self) -> None:
+        reader = await _stdin()
+        ticking = asyncio.create_task(self._tick())
+        try:
+            while line := await reader.readline():
+                self._obey(orders.decode(line))
+        finally:
+            ticking.cancel()
+            self._work.cancel()
+
+    def _obey(self, order: Order | None) -> None:
+        if isinstance(order, RestartBrowsers):
+            if self._restarting is None or self._restarting.done():  # else the one under way answers this, too
+                self._restarting = asyncio.create_task(self._restart_browsers())
+        elif order is not None:
+            self._work.obey(order)
+
+    async def _tick(self) -> None:
+        while True:
+            _send(self._work.status())
+            self._report_browsers()
+            await self._clock.sleep(self._tick_seconds)
+
+    def _report_browsers(self) -> None:
+        browsers = Browsers(self._browsers.browsers, self._browsers.pages)
+        if browsers != self._reported_browsers:
+            self._reported_browsers = browsers
+            _send(browsers)
+
+    async def _restart_browsers(self) -> None:
+        error = ""
+        try:
+            await self._browsers.restart()
+        except ShoalError as failed:
+            error = failed.message
+        except Exception as failed:  # the worker waits for an answer
+            error = f"{type(failed).__name__}: {failed}"
+        self._report_browsers()
+        _send(BrowsersRestarted(error))
 
 
 class RunningJob(Protocol):
@@ -98,172 +162,127 @@ class RunningJob(Protocol):
 Runner = Callable[[Lease, Callable[[], bool]], Awaitable[RunningJob]]
 
 
-def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when the parent ends, for whatever reason."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before we asked
-        os._exit(1)
+class RunWork:
+    """Runs one job at a time, as the worker sends them."""
 
-
-class Child:
-    """A child for runs: works on one job at a time, as the parent sends them, and exits at the end of stdin."""
-
-    def __init__(
-        self, settings: Settings, runner: Runner, clock: Clock, signals: Signals, browsers: LocalBrowsers
-    ) -> None:
-        signals.subscribe(_relay)
-        self._browsers = _ChildBrowsers(browsers)
+    def __init__(self, runner: Runner, settings: QueueSettings, clock: Clock) -> None:
         self._runner = runner
-        self._clock = clock
+        self._validity = LeaseValidity(settings.lease, clock)
+        self._working: asyncio.Task[None] | None = None
         self._run: RunningJob | None = None
-        self._leave_reason: str | None = None
+        self._hand_back: str | None = None  # the reason, if the worker has asked for it
         self._rate: float | None = None
-        self._validity = LeaseValidity(settings.queue.lease, clock)
-        self._job: asyncio.Task[None] | None = None
 
-    async def serve(self) -> None:
-        reader = await _stdin()
-        ticking = asyncio.create_task(self._tick())
-        try:
-            while line := await reader.readline():
-                self._receive(decode(line))
-        finally:
-            ticking.cancel()
-            if self._job is not None:
-                self._job.cancel()
-
-    def _receive(self, message: Message) -> None:
-        match message:
-            case Work(lease):
-                self._leave_reason = self._rate = None
+    def obey(self, order: Order) -> None:
+        match order:
+            case Start(lease):
+                self._hand_back = self._rate = None
                 self._validity.renew()
-                self._job = asyncio.create_task(self._work(lease))
+                self._working = asyncio.create_task(self.work(lease))
             case Renewed():
                 self._validity.renew()
-            case Leave(reason):
-                self._leave_reason = reason
+            case HandBack(reason):
+                self._hand_back = reason
                 if self._run is not None:
                     self._run.leave(reason)
             case LimitRate(per_second):
                 self._rate = per_second
                 if self._run is not None:
                     self._run.limit_rate(per_second)
-            case RestartBrowsers():
-                self._browsers.restart()
             case _:
-                raise AssertionError(message)
+                raise AssertionError(order)
 
-    async def _work(self, lease: Lease) -> None:
+    def status(self) -> Status:
+        return Status(_memory(), 0.0 if self._run is None else round(self._run.stalled_seconds(), 1))
+
+    def cancel(self) -> None:
+        if self._working is not None:
+            self._working.cancel()
+
+    async def work(self, lease: Lease) -> None:
+        """Run a job to its end, whatever that is, and report it."""
         try:
             self._run = await self._runner(lease, self._validity.holds)
             if self._rate is not None:
                 self._run.limit_rate(self._rate)
-            if self._leave_reason is not None:
-                self._run.leave(self._leave_reason)
+            if self._hand_back is not None:
+                self._run.leave(self._hand_back)
             done = Done(await self._run.run())
         except LeaseLost:
             done = Done(LEASE_LOST)
         except BackendUnavailable as error:  # for longer than the lease is valid; not the job's fault
-            done = Done(STORE_AWAY, error=error.message)
+            done = Done(STORE_AWAY, error.message)
         except StorageFull as error:  # for the operator to fix; not the job's fault
-            done = Done(STORAGE_FULL, error=error.message, storage=error.storage)
+            _send(Full(error.storage, error.message))
+            done = Done(STORAGE_FULL)
         except ShoalError as error:
-            done = Done("failed", error=f"{error.code}: {error.message}")
-        except Exception as error:  # the parent counts the attempt
-            done = Done("failed", error=f"{type(error).__name__}: {error}")
+            done = Done("failed", f"{error.code}: {error.message}")
+        except Exception as error:  # the worker counts the attempt
             if isinstance(error, OSError) and error.errno in NO_SPACE:
-                done = Done(STORAGE_FULL, error=str(error), storage="store")
+                _send(Full("store", str(error)))
+                done = Done(STORAGE_FULL)
+            else:
+                done = Done("failed", f"{type(error).__name__}: {error}")
         self._run = None
-        _send(replace(done, memory=_memory()))
-
-    async def _tick(self) -> None:
-        while True:
-            _send(Tick(0.0 if self._run is None else round(self._run.stalled_seconds(), 1)))
-            self._browsers.report()
-            await self._clock.sleep(TICK_SECONDS)
+        _send(self.status())  # the worker decides by the memory whether this child gets another job
+        _send(done)
 
 
-class PageChild(Generic[T, R]):
-    """A child for page jobs: leases and settles them itself, and tells its parent which leases to extend."""
+class PageWork(Generic[T, R]):
+    """Leases, runs and settles page jobs, and reports which leases to extend."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        executor: JobExecutor[T, R],
-        queue: Queue,
-        holder: str,
-        clock: Clock,
-        signals: Signals,
-        browsers: LocalBrowsers,
-    ) -> None:
-        signals.subscribe(_relay)
-        self._browsers = _ChildBrowsers(browsers)
-        self._clock = clock
-        self._signals = signals
+    def __init__(self, executor: JobExecutor[T, R], queue: Queue, slots: int, holder: str, signals: Signals) -> None:
         self._holder = holder
-        self._tick_seconds = min(TICK_SECONDS, settings.queue.extend_every.total_seconds() / 2)
+        self._signals = signals
         self._version = 0
         self._working: asyncio.Task[None] | None = None
-        callbacks = LoopCallbacks(leased=self._send_holding, alone=_send_alone, error=self._report_error)
-        self._loop = PageJobLoop(executor, queue, settings.crawl.max_concurrent_curl, holder, callbacks)
+        callbacks = LoopCallbacks(leased=self._send_status, alone=_send_alone, error=self._report_error)
+        self._loop = PageJobLoop(executor, queue, slots, holder, callbacks)
 
-    async def serve(self) -> None:
-        reader = await _stdin()
-        ticking = asyncio.create_task(self._tick())
-        try:
-            while line := await reader.readline():
-                self._receive(decode(line))
-        finally:
-            ticking.cancel()
-            if self._working is not None:
-                self._working.cancel()
-
-    def nudge(self) -> None:
-        """Ask for jobs now: one may be waiting."""
-        self._loop.nudge()
-
-    def _receive(self, message: Message) -> None:
-        match message:
-            case Nudge():
-                self.nudge()
-            case Renewed():
-                self._loop.renewed()
-            case Drop(leases):
-                self._loop.drop(fences_of(leases))
+    def obey(self, order: Order) -> None:
+        match order:
             case Configure(version, slots, leasing):
                 self._version = version
                 self._loop.configure(slots, leasing=leasing)
                 if self._working is None:
                     self._working = asyncio.create_task(self._work())
+            case Nudge():
+                self.nudge()
+            case Renewed(lost):
+                self._loop.renewed()
+                if lost:
+                    self._loop.drop(lost)
             case LimitRate(per_second):
                 self._loop.limit_rate(per_second)
-            case RestartBrowsers():
-                self._browsers.restart()
             case HandBack(reason):
                 self._loop.return_unstarted(reason)
-            case Leave(_, finish_first):
+            case Leave(finish_first):
                 self._loop.leave(finish_first=finish_first)
             case _:
-                raise AssertionError(message)
+                raise AssertionError(order)
+
+    def status(self) -> Status:
+        version = 0 if self._loop.is_changing else self._version
+        return Status(_memory(), held=self._loop.held, version=version)
+
+    def cancel(self) -> None:
+        if self._working is not None:
+            self._working.cancel()
+
+    def nudge(self) -> None:
+        """Ask for jobs now: one may be waiting."""
+        self._loop.nudge()
 
     async def _work(self) -> None:
         try:
             await self._loop.run()
         except Exception:
             traceback.print_exc()
-            os._exit(1)  # the parent returns the jobs we held and starts another child
-        _send(Done("left"))
+            os._exit(1)  # the worker returns the jobs we held and starts another child
+        _send(Done(LEFT))
 
-    async def _tick(self) -> None:
-        while True:
-            self._send_holding()
-            self._browsers.report()
-            await self._clock.sleep(self._tick_seconds)
-
-    def _send_holding(self) -> None:
-        version = 0 if self._loop.is_changing else self._version
-        _send(Holding(pairs_of(self._loop.held), _memory(), version))
+    def _send_status(self) -> None:
+        _send(self.status())
 
     def _report_error(self, doing: str, error: Exception) -> None:
         if isinstance(error, StorageFull):
@@ -273,63 +292,23 @@ class PageChild(Generic[T, R]):
         self._signals.emit(StoreOutOfReach(node_id=node, doing=doing, error=str(error)))
 
 
-class _ChildBrowsers:
-    """Reports the browsers of this child to its worker, and restarts them when the worker asks for it."""
-
-    def __init__(self, browsers: LocalBrowsers) -> None:
-        self._browsers = browsers
-        self._reported = 0, 0
-        self._restarting: asyncio.Task[None] | None = None
-
-    def report(self) -> None:
-        now = self._browsers.browsers, self._browsers.pages
-        if now != self._reported:
-            self._reported = now
-            _send(Browsers(*now))
-
-    def restart(self) -> None:
-        if self._restarting is None or self._restarting.done():  # otherwise the running one answers this request, too
-            self._restarting = asyncio.create_task(self._restart())
-
-    async def _restart(self) -> None:
-        error = ""
-        try:
-            await self._browsers.restart()
-        except ShoalError as failed:
-            error = failed.message
-        except Exception as failed:  # the worker waits for an answer
-            error = f"{type(failed).__name__}: {failed}"
-        self.report()
-        _send(BrowsersRestarted(error))
-
-
 def _send_alone(fence: Fence | None) -> None:
-    _send(Alone(None if fence is None else (fence.job_id, fence.epoch)))
+    _send(Alone(fence))
 
 
 def _relay(signal: Signal) -> None:
-    """Send the signals that metrics are made from to the parent, where metrics are read."""
-    if isinstance(signal, PagesSettled):
-        _send(StoredMessage(signal.pages, signal.bytes))
-    elif isinstance(signal, JobsMoved):
-        _send(Moved(signal.kind, signal.how, signal.count))
-    elif isinstance(signal, JobMoved):
-        _send(Moved(signal.kind, signal.how, 1))
+    """Send the signals that metrics are made from to the worker, where metrics are read."""
+    if isinstance(signal, JobMoved):
+        signal = JobsMoved(kind=signal.kind, how=signal.how, count=1)
     elif isinstance(signal, CrawlMoved) and signal.state in TERMINAL:
-        _send(Ended(signal.state, signal.seconds))
-    elif isinstance(signal, ResultsTaken):
-        _send(ResultsStored(signal.kind, signal.count, signal.timed, signal.seconds))
-    elif isinstance(signal, JobsLeased):
-        _send(Leased(signal.kind, signal.count, signal.waited_seconds))
-    elif isinstance(signal, HoldsBegun):
-        _send(Held(signal.holds))
-    elif isinstance(signal, PageRendered):
-        _send(Rendered(signal.outcome, signal.seconds, signal.requests))
+        signal = CrawlEnded(state=signal.state, seconds=signal.seconds)
+    if isinstance(signal, Relayed):
+        _send(signal)
 
 
-def _send(message: Message) -> None:
+def _send(report: Report) -> None:
     try:
-        sys.stdout.buffer.write(encode(message))
+        sys.stdout.buffer.write(encode(report))
         sys.stdout.buffer.flush()
     except BrokenPipeError:
         os._exit(1)  # the worker was killed, and its leases will expire: end with it

@@ -4,39 +4,30 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import Enum, auto
 
 from shoal.base.errors import LeaseLost, ShoalError
 from shoal.base.parsing import show_duration
 from shoal.queue.job import Extended, Fence, Lease
-from shoal.queue.states import STALLED
-from shoal.work.child_handle import ChildProcess
+from shoal.queue.states import STALLED, WORKER_LOST
+from shoal.work.child_handle import ChildProcess, KillReason
 from shoal.work.ipc import (
     HANDED_BACK,
     LEASE_LOST,
     STORAGE_FULL,
     STORE_AWAY,
     Done,
-    Leave,
+    Full,
+    HandBack,
     LimitRate,
     Renewed,
-    Work,
+    Report,
+    Start,
 )
 from shoal.work.worker_context import TaskWindow, WorkerContext
 
 RETRY_AFTER = timedelta(seconds=1)  # before the next child after one that could not start, or the next try to hand back
 ROLE = "runs"
 FETCHING = "crawl"  # the kind of runs that fetch pages
-
-
-class KillReason(Enum):
-    """Why the worker itself killed a child."""
-
-    SILENT = auto()  # its event loop is blocked
-    STALLED = auto()  # its job settles nothing although work is due
-    TAKEN = auto()  # another worker has the job
-    FORCED = auto()  # the run was stopped with force
-    SHUTDOWN = auto()  # the worker is stopping, and the child took too long
 
 
 @dataclass(slots=True)
@@ -48,16 +39,11 @@ class RunChild:
     started_at: float
     lease_in_doubt: bool = False
     leaving: bool = False
-    killed: KillReason | None = None
-
-    def kill(self, reason: KillReason) -> None:
-        self.killed = self.killed or reason
-        self.child.kill()
 
     def hand_back(self, reason: str) -> None:
         """Ask the child to hand back the job."""
         self.leaving = True
-        self.child.send(Leave(reason))
+        self.child.send(HandBack(reason))
 
 
 class RunChildren:
@@ -120,7 +106,7 @@ class RunChildren:
     async def warm_up(self) -> None:
         """Start a child before the first job, so that it has loaded its code and opened its store by then."""
         try:
-            self._idle.append(await self._context.spawner.spawn(ROLE))
+            self._idle.append(await self._spawn())
         except OSError as error:  # out of processes or files: the first job tries again
             self._context.report_gone(str(error))
 
@@ -129,13 +115,14 @@ class RunChildren:
         be what blocks it."""
         longest_silence = self._context.settings.child_silence
         stall_deadline = self._context.queue.settings.stall_deadline
+        stalled = f"made no progress for {show_duration(stall_deadline)} although work was due"
         while True:
             await self._context.clock.sleep(min(longest_silence, stall_deadline).total_seconds() / 4)
             for run in list(self._active.values()):
-                if run.child.stalled_seconds > stall_deadline.total_seconds():
-                    run.kill(KillReason.STALLED)
-                elif run.child.is_silent(longest_silence):
-                    run.kill(KillReason.SILENT)
+                if run.child.status.stalled_seconds > stall_deadline.total_seconds():
+                    run.child.kill(KillReason.STALLED, stalled)
+                else:
+                    run.child.kill_if_silent(longest_silence)
 
     def fences(self) -> list[Fence]:
         return list(self._active)
@@ -144,11 +131,11 @@ class RunChildren:
         kept = set(result.kept)
         for run in [self._active[fence] for fence in requested if fence in self._active]:
             if run.lease.fence in result.to_kill:
-                run.kill(KillReason.FORCED)
+                run.child.kill(KillReason.FORCED)
             elif run.lease.fence in kept:
                 run.child.send(Renewed())
             elif run.lease_in_doubt:
-                run.kill(KillReason.TAKEN)
+                run.child.kill(KillReason.TAKEN)
             else:
                 run.lease_in_doubt = True  # the job may have just ended, with the child's message on its way
 
@@ -212,7 +199,7 @@ class RunChildren:
 
     def kill(self) -> None:
         for run in self._active.values():
-            run.kill(KillReason.SHUTDOWN)
+            run.child.kill(KillReason.SHUTDOWN)
 
     async def settled(self) -> None:
         """Wait until no job is in hand."""
@@ -231,20 +218,27 @@ class RunChildren:
             await child.wait()
         await asyncio.gather(*self._discarded, return_exceptions=True)
 
+    async def _spawn(self) -> ChildProcess:
+        return await self._context.spawner.spawn(ROLE, listener=self._on_report)
+
+    def _on_report(self, report: Report) -> None:
+        if isinstance(report, Full):
+            self._context.storage.filled(report.storage, report.error)
+
     async def _start(self, lease: Lease) -> None:
         context = self._context
         if self._stopping:  # since the job was requested
             await context.settle(context.queue.release(lease, "shutdown"))
             return
         try:
-            child = self._take_idle() or await context.spawner.spawn(ROLE)
+            child = self._take_idle() or await self._spawn()
         except OSError as error:  # out of processes or files: another worker may be able to run the job
             context.report_gone(str(error))
             await context.settle(context.queue.release(lease, "no_child"))
             return
         run = RunChild(lease, child, context.clock.monotonic())
         self._active[lease.fence] = run
-        child.send(Work(lease))
+        child.send(Start(lease))
         if self._hand_back is not None:
             run.hand_back(self._hand_back)
         self._apply_size()  # the concurrency may have been reduced while the job was being leased
@@ -281,7 +275,6 @@ class RunChildren:
                 await self._release(run.lease, STORE_AWAY)
                 await context.clock.sleep(RETRY_AFTER.total_seconds())
             elif done.ending == STORAGE_FULL:
-                context.storage.filled(done.storage, done.error or "")
                 await self._release(run.lease, STORAGE_FULL)
             elif done.ending == LEASE_LOST:
                 await self._release(run.lease, STORE_AWAY)  # in case it is still ours
@@ -298,7 +291,7 @@ class RunChildren:
         """Count the end of a job, unless it was handed back or taken away."""
         seconds = self._context.clock.monotonic() - run.started_at
         if done is None:
-            is_fault = run.killed in (None, KillReason.SILENT, KillReason.STALLED) and run.child.warm
+            is_fault = run.child.killed in (None, KillReason.SILENT, KillReason.STALLED) and run.child.warm
             self._tasks.record(failed=int(is_fault))
         elif done.ending not in (STORE_AWAY, STORAGE_FULL, LEASE_LOST, HANDED_BACK) and not run.leaving:
             is_done = done.error is None
@@ -323,29 +316,23 @@ class RunChildren:
     async def _settle_dead(self, run: RunChild, how: str) -> None:
         """Settle the job of a child that died or was killed."""
         context, lease = self._context, run.lease
-        if run.killed is KillReason.SHUTDOWN:
+        if run.child.killed is KillReason.SHUTDOWN:
             await context.settle(context.queue.release(lease, "shutdown"))
-        elif run.killed is KillReason.FORCED:
+        elif run.child.killed is KillReason.FORCED:
             await context.settle(context.queue.cancel(lease, "forced"))
         elif not run.child.warm:
             # A child that could not even start says nothing about the job: no penalty, and a pause before the next.
             context.report_gone(f"it {how}")
             await context.settle(context.queue.release(lease, "no_child"))
             await context.clock.sleep(RETRY_AFTER.total_seconds())
-        elif run.killed is KillReason.STALLED:
-            deadline = show_duration(context.queue.settings.stall_deadline)
-            how = f"made no progress for {deadline} although work was due, and {how}"
-            context.report_lost(run.child.pid, lease, how)
-            await context.settle(context.queue.recovery.lose(lease, f"its child {how}", STALLED))
         else:
-            if run.killed is KillReason.SILENT:
-                how = f"did not respond for {show_duration(context.settings.child_silence)}, and {how}"
             context.report_lost(run.child.pid, lease, how)
-            await context.settle(context.queue.recovery.lose(lease, f"its child {how}"))
+            reason = STALLED if run.child.killed is KillReason.STALLED else WORKER_LOST
+            await context.settle(context.queue.recovery.lose(lease, f"its child {how}", reason))
 
     def _reuse(self, child: ChildProcess) -> None:
         settings = self._context.settings
-        exhausted = child.runs >= settings.child_runs or child.memory >= settings.child_memory
+        exhausted = child.runs >= settings.child_runs or child.status.memory >= settings.child_memory
         excess = len(self._idle) + len(self._active) >= self._concurrency
         if child.gone or exhausted or excess or self._stopping:
             self._discard(child)

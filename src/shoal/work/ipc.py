@@ -1,264 +1,175 @@
-"""Messages between a worker and its children: one JSON object per line over the child's stdin and stdout."""
+"""The protocol between a worker and its children: one JSON object per line over the child's stdin and stdout.
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, get_args
+Children for runs and the page child speak it alike. Worker and child may be of different versions while Shoal is
+upgraded: what one of them does not know is ignored, be it a kind of message or a field.
+"""
 
-import orjson
-from msgspec import convert, to_builtins
+from typing import Generic, TypeVar, get_args
+
+from msgspec import Struct, ValidationError, json
 
 from shoal.base.errors import StorageFull
-from shoal.base.ids import JobId
+from shoal.crawl.lifecycle.transitions import CrawlEnded
+from shoal.hosts.throttle import HoldsBegun
+from shoal.pages.page import PagesSettled, ResultsTaken
 from shoal.queue.job import Fence, Lease
+from shoal.queue.moves import JobsMoved
+from shoal.queue.queue import JobsLeased
+from shoal.web.renderer import PageRendered
 
-Pair = tuple[str, int]  # a fence on the wire: job id and epoch
-
-
-def pairs_of(fences: Iterable[Fence]) -> list[Pair]:
-    return [(fence.job_id, fence.epoch) for fence in fences]
-
-
-def fences_of(pairs: Iterable[Pair]) -> list[Fence]:
-    return [Fence(JobId(job_id), epoch) for job_id, epoch in pairs]
+T = TypeVar("T")
 
 
-# From the worker to a child
+class Message(Struct, frozen=True, tag=True):
+    """A message. The field `type` names its class."""
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+# Orders, from the worker to a child
+
+
+class Start(Message, frozen=True):
     """Run this job."""
 
     lease: Lease
 
 
-@dataclass(frozen=True, slots=True)
-class Renewed:
-    """The leases were extended; they are valid for their whole term from now on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Leave:
-    """Hand back the job and wait for the next one. A page child settles, hands back the rest and exits; with
-    `finish_first` it first finishes the jobs it holds."""
-
-    reason: str
-    finish_first: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Configure:
-    """For a page child: run up to `slots` jobs at once, and lease new ones only if `leasing`. A page child does nothing
-    before the first of these. `version` rises with each; the child returns it in `Holding`."""
+class Configure(Message, frozen=True):
+    """Run up to `slots` page jobs at once, and lease new ones only if `leasing`; before the first of these, none.
+    `version` rises with each; the child returns it in its `Status`."""
 
     version: int
     slots: int
     leasing: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RestartBrowsers:
-    """Replace the browsers, and answer with `BrowsersRestarted`. A page child first hands back the jobs whose pages are
-    in them; the pages of a crawl start again in the new ones."""
+class Nudge(Message, frozen=True):
+    """A page job may be waiting."""
 
 
-@dataclass(frozen=True, slots=True)
-class LimitRate:
-    """Start at most this many fetches per second; None: unlimited. A child for runs forgets it with the next job."""
+class Renewed(Message, frozen=True):
+    """The leases were extended and are valid for their whole term from now on, except those that are lost: cancel their
+    jobs."""
+
+    lost: list[Fence] = []
+
+
+class LimitRate(Message, frozen=True):
+    """Start at most this many fetches per second; None: unlimited. A run forgets it at its end."""
 
     per_second: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class HandBack:
-    """For a page child: hand back the jobs that have not started."""
+class HandBack(Message, frozen=True):
+    """Hand back the run, or the page jobs that have not started."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Nudge:
-    """For a page child: a job may be waiting."""
+class Leave(Message, frozen=True):
+    """Lease no more page jobs, and be `Done` when none is in hand: running ones have a moment to finish, and the rest
+    are handed back. With `finish_first`, all finish."""
+
+    finish_first: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """For a page child: these leases are lost; cancel their jobs."""
-
-    leases: list[Pair]
+class RestartBrowsers(Message, frozen=True):
+    """Replace the browsers, and answer with `BrowsersRestarted`. Page jobs whose pages are in them are handed back
+    first; the pages of a crawl start again in the new ones."""
 
 
-# From a child to its worker
+Order = Start | Configure | Nudge | Renewed | LimitRate | HandBack | Leave | RestartBrowsers
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """The event loop is alive. `stalled_seconds`: how long the job has settled nothing although work was due."""
-
-    stalled_seconds: float = 0.0
+# Reports, from a child to its worker
 
 
-STORE_AWAY = "store_away"
-STORAGE_FULL = StorageFull.code
-LEASE_LOST = "lease_lost"
-HANDED_BACK = "handed_back"  # the job itself hands it back, because others wait
+class Status(Message, frozen=True):
+    """The event loop is alive. `stalled_seconds`: how long the run has settled nothing although work was due.
 
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The job has ended in this child. With an `error`, the worker records a failed attempt.
-
-    Three endings are not failures, and the worker hands the job back: `STORE_AWAY`; `STORAGE_FULL`, with the name of
-    the storage; and `LEASE_LOST`, which may only mean that the child did not learn of a renewal in time.
+    A page child also says which leases it holds, for the worker to extend, and the version of the `Configure` in
+    effect: 0 while leases are being granted or handed back.
     """
 
-    ending: str
-    error: str | None = None
     memory: int = 0
-    storage: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredMessage:
-    """The number of pages and bytes that one commit stored, by class of HTTP status."""
-
-    pages: dict[str, int]
-    bytes: dict[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """The number of hosts that one commit put on hold, by reason."""
-
-    holds: dict[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A crawl reached a final state, and how long it took."""
-
-    state: str
-    seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """A number of jobs of one kind ended or went back in the same way."""
-
-    kind: str
-    how: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class ResultsStored:
-    """A number of page results were stored; `timed` of them took `seconds` to fetch in total."""
-
-    kind: str
-    count: int
-    timed: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Leased:
-    """A number of jobs of one kind were leased; the longest wait of them was `waited_seconds`."""
-
-    kind: str
-    count: int
-    waited_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Rendered:
-    """A page was rendered, or could not be, with the number of its requests."""
-
-    outcome: str
-    seconds: float
-    requests: int
-
-
-@dataclass(frozen=True, slots=True)
-class Browsers:
-    """The number of browsers that a child runs now, and of the pages in them; sent when they have changed."""
-
-    count: int
-    pages: int
-
-
-@dataclass(frozen=True, slots=True)
-class BrowsersRestarted:
-    """The browsers were replaced. With an error, no new one could be started: the old ones are gone, and the next page
-    that needs a browser starts one."""
-
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """The leases a page child holds now, for the worker to extend. `version` is that of the `Configure` in effect; it
-    is 0 while leases are being granted or handed back."""
-
-    leases: list[Pair]
-    memory: int = 0
+    stalled_seconds: float = 0.0
+    held: list[Fence] = []
     version: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Full:
+class Alone(Message, frozen=True):
+    """This page job lost a worker before and now runs by itself; None when it has ended."""
+
+    lease: Fence | None = None
+
+
+class Full(Message, frozen=True):
     """A storage has no space left. Jobs in hand wait for it; lease no more that need it."""
 
     storage: str
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class Alone:
-    """This page job lost a worker before and now runs by itself; None when it has ended."""
+class Browsers(Message, frozen=True):
+    """The number of browsers that a child runs now, and of the pages in them; sent when they have changed."""
 
-    lease: Pair | None = None
-
-
-Message = (
-    Work
-    | Renewed
-    | Leave
-    | Configure
-    | LimitRate
-    | RestartBrowsers
-    | HandBack
-    | Nudge
-    | Drop
-    | Tick
-    | Done
-    | StoredMessage
-    | Held
-    | Ended
-    | Moved
-    | ResultsStored
-    | Leased
-    | Rendered
-    | Browsers
-    | BrowsersRestarted
-    | Holding
-    | Full
-    | Alone
-)
-_TYPES: dict[str, Any] = {kind.__name__: kind for kind in get_args(Message)}
+    count: int
+    pages: int
 
 
-def encode(message: Message) -> bytes:
-    if isinstance(message, Work):
-        values = {"lease": to_builtins(message.lease)}
-    else:  # flat and sometimes long: a plain copy of its fields is the fastest
-        values = {name: getattr(message, name) for name in message.__slots__}
-    return orjson.dumps({"type": type(message).__name__, **values}) + b"\n"
+class BrowsersRestarted(Message, frozen=True):
+    """The browsers were replaced. With an error, no new one could be started: the old ones are gone, and the next page
+    that needs a browser starts one."""
+
+    error: str = ""
 
 
-def decode(line: bytes) -> Message:
-    values = orjson.loads(line)
-    kind = _TYPES[values.pop("type")]
-    if kind is Work:
-        return Work(convert(values["lease"], Lease))
-    message: Message = kind(**values)
-    return message
+STORE_AWAY = "store_away"
+STORAGE_FULL = StorageFull.code
+LEASE_LOST = "lease_lost"
+HANDED_BACK = "handed_back"  # the run itself hands it back, because others wait
+LEFT = "left"  # the page child holds no jobs any more, and exits
+
+
+class Done(Message, frozen=True):
+    """The run has ended in this child, or its page jobs have. With an `error`, the worker records a failed attempt.
+
+    Three endings are not failures, and the worker hands the job back: `STORE_AWAY`; `STORAGE_FULL`, after a `Full`;
+    and `LEASE_LOST`, which may only mean that the child did not learn of a renewal in time.
+    """
+
+    ending: str
+    error: str | None = None
+
+
+# Signals of a child that metrics are made from: it sends them as they are, because metrics are read in the worker.
+Relayed = PagesSettled | ResultsTaken | HoldsBegun | JobsLeased | JobsMoved | CrawlEnded | PageRendered
+Report = Status | Alone | Full | Browsers | BrowsersRestarted | Done | Relayed
+
+
+def encode(message: Order | Report) -> bytes:
+    return json.encode(message) + b"\n"
+
+
+class _Tagged(Struct):
+    type: str
+
+
+class Decoder(Generic[T]):
+    """Reads the messages of one side. Raises `msgspec.DecodeError` for what is not a message."""
+
+    def __init__(self, union: type[T]) -> None:
+        self._known = {kind.__name__ for kind in get_args(union)}
+        self._decoder = json.Decoder(union)
+
+    def decode(self, line: bytes) -> T | None:
+        """Return a message, or None if this version does not know its kind."""
+        try:
+            return self._decoder.decode(line)
+        except ValidationError:
+            if json.decode(line, type=_Tagged).type in self._known:
+                raise
+            return None
+
+
+orders: Decoder[Order] = Decoder(Order)  # type: ignore[arg-type]
+reports: Decoder[Report] = Decoder(Report)  # type: ignore[arg-type]

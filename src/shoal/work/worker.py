@@ -19,7 +19,7 @@ from shoal.queue.wake import Wake
 from shoal.work.child_handle import ChildProcess
 from shoal.work.child_pool import RunChildren
 from shoal.work.leases import LeaseHeartbeat
-from shoal.work.page_child_handle import PageChildProcess
+from shoal.work.page_child import PageChild
 from shoal.work.worker_context import TaskWindow, WorkerContext
 
 RESTART_TIMEOUT = timedelta(minutes=1)  # for the browsers of all children
@@ -103,8 +103,8 @@ class Worker:
         self._rate: float | None = None
         self.tasks = TaskWindow(context.clock)
         self._runs = RunChildren(context, self._on_free, self.tasks, on_start=self._share_rate)
-        self._pages = PageChildProcess(context, self._share_rate, self.tasks) if with_pages else None
-        self._pools: list[RunChildren | PageChildProcess] = [self._runs]
+        self._pages = PageChild(context, self._share_rate, self.tasks) if with_pages else None
+        self._pools: list[RunChildren | PageChild] = [self._runs]
         self._pools += [] if self._pages is None else [self._pages]
         self._heartbeat = LeaseHeartbeat(
             heartbeat_queue or context.queue, context.clock, self._pools, context.report_error
@@ -134,8 +134,8 @@ class Worker:
             active_pages=0 if self._pages is None else self._pages.active,
             run_capacity=self._runs.capacity,
             page_capacity=0 if self._pages is None else self._pages.capacity,
-            browsers=sum(child.browsers for child in self._children()),
-            browser_pages=sum(child.browser_pages for child in self._children()),
+            browsers=sum(child.browsers.count for child in self._children()),
+            browser_pages=sum(child.browsers.pages for child in self._children()),
         )
 
     def successor(self) -> "Worker":
@@ -249,7 +249,7 @@ class Worker:
         """Replace the browsers of all children, wait until that is done, and return why it failed where it did. Page
         jobs whose pages are in a browser are handed back first; the pages of crawls start again in the new one. No
         attempt is counted."""
-        children = [child for child in self._children() if child.browsers]
+        children = [child for child in self._children() if child.browsers.count]
         try:
             async with asyncio.timeout(RESTART_TIMEOUT.total_seconds()):
                 problems = await asyncio.gather(*(child.restart_browsers() for child in children))

@@ -3,7 +3,8 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from shoal.base.clock import Clock
 from shoal.base.errors import LeaseLost, ShoalError, StorageFull
@@ -161,8 +162,7 @@ class StoreOutOfReach(Signal, frozen=True, kw_only=True):
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerContext:
+class WorkerContext(Struct, frozen=True):
     """The identity and the collaborators of one worker. Its leases are held under the name `holder`; `config` is the
     configuration recorded with each job; `page_slots` is how many page jobs it runs at once."""
 

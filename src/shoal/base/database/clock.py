@@ -11,7 +11,6 @@ difference between wall clock and uptime at the last check. So a step of the wal
 check absorbs it.
 """
 
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
@@ -42,8 +41,7 @@ class OwnClockSetBack(Signal, frozen=True, kw_only=True):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class ClockCheck:
+class ClockCheck(Struct, frozen=True):
     """The result of a check: steps not yet reported, in seconds, and the time since the store's clock jumped."""
 
     steps: tuple[float, ...]

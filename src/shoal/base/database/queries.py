@@ -24,8 +24,7 @@ Decision 0029 has the idioms: scalar subqueries and `LATERAL (… OFFSET 0)` ins
 import hashlib
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -61,20 +60,32 @@ class Query(Struct, frozen=True):
         return given if self.tuples else [self.ordered(row) for row in given]
 
 
+class Queries(dict[str, Query]):
+    """The queries of one dialect, by name. Each is prepared when it is first used: a process uses few of them."""
+
+    def __init__(self, texts: Mapping[str, str], dialect: str) -> None:
+        self._texts = texts
+        self._dialect = dialect
+
+    def __missing__(self, name: str) -> Query:
+        self[name] = query = _query(name, self._texts[name], self._dialect)
+        return query
+
+    def all(self) -> dict[str, Query]:
+        return {name: self[name] for name in self._texts}
+
+
 @cache
-def load(dialect: str) -> dict[str, Query]:
-    """Return all queries of one dialect, by name."""
-    found: dict[str, Query] = {}
+def load(dialect: str) -> Queries:
+    """Return the queries of one dialect."""
+    found: dict[str, str] = {}
     for path in files(dialect):
-        text = Path(path).read_text(encoding="utf-8")
-        if dialect == "sqlite" and not path.endswith(".sqlite.sql"):
-            for pattern, replacement in _FOR_SQLITE:
-                text = pattern.sub(replacement, text)
-        for query in _parse(text, "$" if dialect == "postgres" else "?"):
-            if query.name in found:
-                raise ValueError(f"query {query.name} is defined twice")
-            found[query.name] = query
-    return found
+        pieces = _NAME.split(Path(path).read_text(encoding="utf-8"))[1:]
+        for name, body in zip(pieces[::2], pieces[1::2], strict=True):
+            if name in found:
+                raise ValueError(f"query {name} is defined twice")
+            found[name] = body
+    return Queries(found, dialect)
 
 
 def files(dialect: str) -> list[str]:
@@ -90,12 +101,12 @@ def _subfolders(folder: str) -> list[str]:
     return [entry.path for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("__")]
 
 
-def _parse(text: str, mark: str) -> list[Query]:
-    pieces = _NAME.split(text)[1:]
-    return [_query(name, body, mark) for name, body in zip(pieces[::2], pieces[1::2], strict=True)]
-
-
-def _query(name: str, body: str, mark: str) -> Query:
+def _query(name: str, body: str, dialect: str) -> Query:
+    mark = "$"
+    if dialect == "sqlite":
+        mark = "?"
+        for pattern, replacement in _FOR_SQLITE:
+            body = pattern.sub(replacement, body)
     lines = body.strip().splitlines()
     comments = [line[2:].strip() for line in lines if line.startswith("--")]
     sql = "\n".join(line for line in lines if not line.startswith("--")).strip().rstrip(";")
@@ -116,8 +127,7 @@ def _query(name: str, body: str, mark: str) -> Query:
     return Query(name, about, sql, tuple(names), arrays, tuples)
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
+class Migration(Struct, frozen=True):
     """One numbered migration of the schema."""
 
     version: int

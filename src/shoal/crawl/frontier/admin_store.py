@@ -4,8 +4,9 @@
 Nothing here is fenced: the caller makes sure, in the same transaction, that no walker has the crawl.
 """
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from shoal.base.database import Tx
 from shoal.base.url import Url
@@ -29,8 +30,7 @@ LOADING = "loading"
 """The state reason of a crawl that is still being loaded."""
 
 
-@dataclass(frozen=True, slots=True)
-class KnownKey:
+class KnownKey(Struct, frozen=True):
     """The hash of a URL and what became of it."""
 
     key: int
@@ -38,8 +38,7 @@ class KnownKey:
     fate: Fate
 
 
-@dataclass(frozen=True, slots=True)
-class KeptUrl:
+class KeptUrl(Struct, frozen=True):
     """A URL that the frontier keeps in full: open, or in quarantine. `due` is 0 if it may be fetched at once; `parent`
     is the key of the page that linked to it."""
 
@@ -64,8 +63,7 @@ class KeptUrl:
         return self.target if self.chain is None or self.chain.page is None else self.chain.page.final_url
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """A kept URL with its context: the walker that has it, the page that linked to it, when its host may be asked."""
 
     kept: KeptUrl
@@ -75,8 +73,7 @@ class Waiting:
     held: HeldHost | None = None  # its host, if the host is on hold
 
 
-@dataclass(frozen=True, slots=True)
-class UrlFacts:
+class UrlFacts(Struct, frozen=True):
     """Everything that the store knows about one URL."""
 
     fate: Fate
@@ -94,8 +91,7 @@ class UrlFacts:
         return None if self.waiting is None else self.waiting.parent_url
 
 
-@dataclass(frozen=True, slots=True)
-class FrontierPosition:
+class FrontierPosition(Struct, frozen=True):
     """The state of a loaded crawl in the store that it comes from."""
 
     state: CrawlState
@@ -105,8 +101,7 @@ class FrontierPosition:
     finished_at: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class CrawlHost:
+class CrawlHost(Struct, frozen=True):
     """A host of a crawl: its pages so far, and its state, which all crawls share. Times are microseconds."""
 
     origin: str

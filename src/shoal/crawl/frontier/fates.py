@@ -6,8 +6,9 @@ a text that the pattern already had, it is quarantined: its URLs wait until a us
 
 import re
 from collections import Counter
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+
+from msgspec import Struct
 
 from shoal.base.database import Tx
 from shoal.base.text import message
@@ -98,8 +99,7 @@ class TrapState(StrEnum):
     RELEASED = "released"  # a person released it: never quarantined again in this crawl
 
 
-@dataclass(frozen=True, slots=True)
-class Trap:
+class Trap(Struct, frozen=True):
     """A pattern that was quarantined, with the number of its URLs and a sample."""
 
     pattern: str

@@ -1,13 +1,12 @@
 """Frontier administration on SQL."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
 
 import orjson
-from msgspec import structs
 from msgspec.msgpack import encode
+from msgspec.structs import asdict, replace
 
 from shoal.base.database import Tx
 from shoal.base.ids import CrawlId, JobId
@@ -134,7 +133,7 @@ class SqlFrontierAdmin:
     async def keep_sitemaps(self, tx: Tx, crawl: int, sitemaps: list[tuple[Key, SitemapRecord]]) -> int:
         """Store sitemap records of another store; return how many were new."""
         kept = [
-            await tx.execute("insert_sitemap", crawl=crawl, key=key, chk=chk, **structs.asdict(record))
+            await tx.execute("insert_sitemap", crawl=crawl, key=key, chk=chk, **asdict(record))
             for (key, chk), record in sitemaps
         ]
         return sum(kept)
@@ -168,7 +167,7 @@ class SqlFrontierAdmin:
 
     async def admit(self, tx: Tx, crawl: int, position: FrontierPosition) -> bool:
         """Give a loaded crawl the state it had; return False if the crawl is not being loaded."""
-        values = {name: getattr(position, name) for name in FrontierPosition.__slots__}
+        values = {name: getattr(position, name) for name in FrontierPosition.__struct_fields__}
         return await tx.execute("admit_crawl", crawl=crawl, loading=LOADING, **values) == 1
 
     async def forget(self, tx: Tx, crawl: int, limit: int) -> int:

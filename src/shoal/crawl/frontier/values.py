@@ -3,12 +3,11 @@
 import struct
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from enum import Enum, IntEnum
 
 from msgspec import Struct, field
-from msgspec.structs import replace as replace_fields
+from msgspec.structs import replace
 from xxhash import xxh3_128_digest
 
 from shoal.base.url import Url
@@ -194,7 +193,7 @@ class Settled(Struct):
         assert self.onward is not None
         task, chain = self.task, self.onward.chain
         key, chk = (task.key, task.chk) if task.chain is None else (task.chain.key, task.chain.chk)
-        return replace_fields(chain, key=key, chk=chk, page=self.onward.page)
+        return replace(chain, key=key, chk=chk, page=self.onward.page)
 
     @property
     def url(self) -> Url:

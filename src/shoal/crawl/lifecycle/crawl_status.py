@@ -1,8 +1,9 @@
 """Crawls as users see them: each with its counts, its nodes, and why it failed."""
 
-import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shoal.base.database import Tx
 from shoal.base.errors import NotFound
@@ -27,8 +28,7 @@ MOST_SEEDS = 1000  # seeds looked up once one of them has returned a page
 LIVE = states.WALKED | {CrawlState.QUEUED}
 
 
-@dataclass(frozen=True, slots=True)
-class CrawlStatus:
+class CrawlStatus(Struct, frozen=True):
     """A crawl with its counts, read in one transaction, the nodes that crawl it now, and the error if it failed."""
 
     crawl: Crawl
@@ -91,8 +91,8 @@ class CrawlReader:
             status = await self._look_at(tx, crawl)
             failed, are_all = await self._failed_seeds(tx, crawl)
             if are_all:
-                return dataclasses.replace(status, failed_seeds=failed)
-            return dataclasses.replace(status, dead_seeds=failed)
+                return replace(status, failed_seeds=failed)
+            return replace(status, dead_seeds=failed)
 
         return await self._database.read(look)
 
@@ -139,13 +139,13 @@ class CrawlReader:
     async def _look_at(self, tx: Tx, crawl: Crawl, counts: Counts | None = None) -> CrawlStatus:
         counts = counts or await self.store.counts(tx, crawl.number)
         if crawl.state_reason == states.DRAINED and counts.held:  # it ended before the reasons were told apart
-            crawl = dataclasses.replace(crawl, state_reason=states.DRAINED_PARTLY)
+            crawl = replace(crawl, state_reason=states.DRAINED_PARTLY)
         if crawl.state not in LIVE and crawl.state is not CrawlState.FAILED:
             return CrawlStatus(crawl, counts)
         jobs = await self._queue.jobs.jobs_of_run(tx, crawl.id)
         nodes = sorted({node_of(job.lease_holder) for job in jobs if job.lease_holder is not None})
         if crawl.state in states.WALKED and await self._is_abandoned(tx, crawl, jobs):
-            return CrawlStatus(dataclasses.replace(crawl, state_reason=LEFT), counts)
+            return CrawlStatus(replace(crawl, state_reason=LEFT), counts)
         why = await self._why(tx, crawl, counts, jobs) if crawl.state is CrawlState.FAILED else ""
         return CrawlStatus(crawl, counts, tuple(nodes), why)
 

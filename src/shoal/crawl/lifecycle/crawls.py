@@ -1,7 +1,6 @@
 """The lifecycle of crawls: submit, start, pause, resume, stop, change, retry."""
 
 import asyncio
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -200,7 +199,7 @@ class Crawls(CrawlReader):
         except FrontierLost:  # the walker that rebuilds it finds the URLs, which have no page any more
             change = FrontierChange(is_counted=True)
         changed = change.counts()
-        counts = dataclasses.replace(taken_back(dropped), opened=changed.opened, settled=changed.settled)
+        counts = replace(taken_back(dropped), opened=changed.opened, settled=changed.settled)
         await self.store.add_counts(tx, number, OUTSIDE, counts)
         return len(dropped)
 

@@ -2,10 +2,9 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
-from msgspec import Meta, field
+from msgspec import Meta, Struct, field
 
 from shoal.base.request_form import Check, Form, describe
 from shoal.base.text import shorten
@@ -34,8 +33,7 @@ def taken_back(dropped: Sequence[DroppedPage]) -> Counts:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class FailedSeed:
+class FailedSeed(Struct, frozen=True):
     """A seed that returned no page, and why: its status, its error, or why it was skipped."""
 
     url: str

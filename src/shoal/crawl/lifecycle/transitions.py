@@ -30,7 +30,7 @@ class CrawlMoved(Signal, frozen=True, kw_only=True):
     seconds: float | None = None  # from its start to its end
 
 
-class CrawlEnded(Signal, frozen=True, kw_only=True):
+class CrawlEnded(Signal, frozen=True, kw_only=True, tag=True):
     """A crawl ended in a child of this process, for metrics."""
 
     state: str

@@ -167,10 +167,10 @@ class RedisFrontier:
         return FrontierChange(opened=opened, requeued=requeued, is_counted=True)
 
     async def redirect_states(self, tx: Tx, crawl: int, urls: Iterable[Url]) -> dict[Url, RedirectState]:
-        place = await self._keys.place(tx, crawl)
+        place = await self._place(tx, crawl)
         asked = list(urls)
         keys = [pack_key(*key_of(url, place.key_seed)) for url in asked]
-        [rows] = await self._keys.run(place, "redirects", *keys)
+        [rows] = await place.run("redirects", *keys)
         states: dict[Url, RedirectState] = {}
         for url, fate, stored, record in zip(asked, rows[::3], rows[1::3], rows[2::3], strict=True):
             if fate:

@@ -6,25 +6,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from shoal.base.errors import ShoalError
-from shoal.base.parsing import show_duration
+from shoal.pages.page import ResultsTaken
 from shoal.queue.job import Extended, Fence
+from shoal.queue.moves import JobsMoved
 from shoal.queue.states import GrantEnd
-from shoal.work.child_handle import ChildProcess
-from shoal.work.child_pool import RETRY_AFTER, KillReason
-from shoal.work.ipc import (
-    Configure,
-    Drop,
-    Full,
-    HandBack,
-    Leave,
-    LimitRate,
-    Message,
-    Moved,
-    Nudge,
-    Renewed,
-    ResultsStored,
-    pairs_of,
-)
+from shoal.work.child_handle import ChildProcess, KillReason
+from shoal.work.child_pool import RETRY_AFTER
+from shoal.work.ipc import Configure, Full, HandBack, Leave, LimitRate, Nudge, Renewed, Report, Status
 from shoal.work.page_job_loop import holder_of
 from shoal.work.worker_context import TaskWindow, WorkerContext
 
@@ -33,7 +21,7 @@ KIND = "page"
 FAULTS = frozenset({GrantEnd.RETRIED, GrantEnd.FAILED, GrantEnd.CRASHED, GrantEnd.EXPIRED})
 
 
-class PageChildProcess:
+class PageChild:
     """The page child of a worker. It is started for the first page job, and replaced when it dies or grows too big.
     `on_change` is called when it begins to fetch, when it holds no more jobs, and when it has started or ended."""
 
@@ -44,7 +32,6 @@ class PageChildProcess:
         self._slots = context.page_slots
         self._child: ChildProcess | None = None
         self._was_fetching = 0
-        self._killed: KillReason | None = None
         self._nudged = asyncio.Event()
         self._gone = asyncio.Event()
         self._gone.set()
@@ -69,10 +56,9 @@ class PageChildProcess:
             await self._context.clock.sleep(longest_silence.total_seconds() / 4)
             if self._child is None:
                 continue
-            if self._child.is_silent(longest_silence):
-                self._kill(KillReason.SILENT)
-            elif self._child.memory >= self._context.settings.child_memory and not self._stopping:
-                self._child.send(Leave("worn", finish_first=True))
+            self._child.kill_if_silent(longest_silence)
+            if self._child.status.memory >= self._context.settings.child_memory and not self._stopping:
+                self._child.send(Leave(finish_first=True))
 
     def nudge(self, *, pass_on: bool) -> None:
         """Learn that a job may be waiting. With `pass_on`, tell the child, too: its own notification may be slower."""
@@ -90,15 +76,11 @@ class PageChildProcess:
         return self._slots
 
     def fences(self) -> list[Fence]:
-        return [] if self._child is None else self._child.holding
+        return [] if self._child is None else self._child.status.held
 
     def on_extended(self, requested: Sequence[Fence], result: Extended) -> None:
-        if self._child is None:
-            return
-        lost = (set(requested) - set(result.kept)) | result.to_kill
-        self._child.send(Renewed())
-        if lost:
-            self._child.send(Drop(pairs_of(lost)))
+        if self._child is not None:
+            self._child.send(Renewed(list((set(requested) - set(result.kept)) | result.to_kill)))
 
     def pause(self) -> None:
         """Lease nothing more until `resume`; the jobs in hand continue."""
@@ -141,8 +123,8 @@ class PageChildProcess:
 
     @property
     def is_drained(self) -> bool:
-        child = self._child
-        is_quiet = child is not None and child.version == self._version and not child.holding
+        status = None if self._child is None else self._child.status
+        is_quiet = status is not None and status.version == self._version and not status.held
         return self._paused and (is_quiet or self._gone.is_set())
 
     async def drained(self) -> None:
@@ -157,10 +139,11 @@ class PageChildProcess:
         self._finish_first = finish_first
         self._nudged.set()
         if self._child is not None:
-            self._child.send(Leave("shutdown", finish_first))
+            self._child.send(Leave(finish_first))
 
     def kill(self) -> None:
-        self._kill(KillReason.SHUTDOWN)
+        if self._child is not None:
+            self._child.kill(KillReason.SHUTDOWN)
 
     async def settled(self) -> None:
         await self._gone.wait()
@@ -169,11 +152,6 @@ class PageChildProcess:
         if self._child is not None:
             self._child.kill()
             await self._child.wait()
-
-    def _kill(self, reason: KillReason) -> None:
-        if self._child is not None:
-            self._killed = self._killed or reason
-            self._child.kill()
 
     def _configure(self) -> None:
         self._version += 1
@@ -198,17 +176,17 @@ class PageChildProcess:
         context = self._context
         self._gone.clear()
         try:
-            child = await context.spawner.spawn(ROLE, context.holder, *context.lanes, listener=self._on_message)
+            child = await context.spawner.spawn(ROLE, context.holder, *context.lanes, listener=self._on_report)
         except OSError as error:
             context.report_gone(str(error))
             self._set_gone()
             await context.clock.sleep(RETRY_AFTER.total_seconds())
             return
-        self._child, self._killed, self._was_fetching = child, None, 0
+        self._child, self._was_fetching = child, 0
         self._configure()
         self._on_change()
         if self._stopping:
-            child.send(Leave("shutdown", self._finish_first))
+            child.send(Leave(self._finish_first))
         try:
             done = await child.result()
             how = await child.wait()
@@ -221,20 +199,21 @@ class PageChildProcess:
             self._set_gone()
             self._on_change()
 
-    def _on_message(self, message: Message) -> None:
-        match message:
+    def _on_report(self, report: Report) -> None:
+        match report:
             case Full(storage, error):
                 self._context.storage.filled(storage, error)
-            case Moved(_, how, count):
-                done, failed = count * (how == GrantEnd.DONE), count * (how in FAULTS)
-                self._tasks.record(done=done, failed=failed)
-            case ResultsStored(_, _, timed, seconds):
+            case JobsMoved(how=how, count=count):
+                self._tasks.record(done=count * (how is GrantEnd.DONE), failed=count * (how in FAULTS))
+            case ResultsTaken(timed=timed, seconds=seconds):
                 self._tasks.record(timed=timed, seconds=seconds)
-            case _:
+            case Status():
                 self._changed.set()
                 if self.fetching != self._was_fetching:
                     self._was_fetching = self.fetching
                     self._on_change()
+            case _:
+                pass
 
     def _set_gone(self) -> None:
         self._gone.set()
@@ -248,7 +227,7 @@ class PageChildProcess:
         except ShoalError as error:
             context.report_error("returning page jobs", error)  # their leases expire
             held = []
-        if self._killed is KillReason.SHUTDOWN:
+        if child.killed is KillReason.SHUTDOWN:
             responsible, reason = [], "shutdown"
         else:
             responsible, reason = [lease for lease in held if child.alone in (None, lease.fence)], "not_begun"
@@ -256,13 +235,10 @@ class PageChildProcess:
             if lease not in responsible:
                 await context.settle(context.queue.release(lease, reason))
         if responsible:
-            why = how
-            if self._killed is KillReason.SILENT:
-                why = f"did not respond for {show_duration(context.settings.child_silence)}, and {how}"
             for lease in responsible:
-                context.report_lost(child.pid, lease, why)
+                context.report_lost(child.pid, lease, how)
             self._tasks.record(failed=len(responsible))
-            await context.settle(context.queue.recovery.lose_all(responsible, f"its child {why}"))
+            await context.settle(context.queue.recovery.lose_all(responsible, f"its child {how}"))
         if not child.warm or not held:
             context.report_gone(f"it {how}", had_begun=child.warm)
             await context.clock.sleep(RETRY_AFTER.total_seconds())
