@@ -3,11 +3,12 @@
 import inspect
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from msgspec.structs import replace
 
 from shoal.base.ids import JobId
 from shoal.base.text import Sentence

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from msgspec import structs
+
 from shoal.base.clock import moment
 from shoal.base.text import Sentence, joined, message
 from shoal.base.url import Url, UrlRefusal, hostname, origin, registrable_domain
@@ -90,7 +92,7 @@ def found_in_sitemap(explanation: UrlExplanation, sitemap: str) -> UrlExplanatio
 
 def explained_by_previous(explanation: UrlExplanation, earlier: Crawl, then: UrlExplanation) -> UrlExplanation:
     """Say what an earlier crawl knows about a URL that this one never saw."""
-    what = replace(then.sentence, is_clause=True)
+    what = structs.replace(then.sentence, is_clause=True)
     if then.state is UrlState.SKIPPED:
         what = Sentence(message("it was skipped: {reason}"), {"reason": then.sentence})
     unread = Sentence(message("The crawl has not found it; the links of unchanged pages were not read again."))
