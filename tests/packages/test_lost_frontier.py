@@ -12,15 +12,19 @@ from typing import Any
 import pytest
 
 from shoal.app import opened
+from shoal.base.database import Tx
 from shoal.base.settings import Settings
 from shoal.base.signals import Signals
 from shoal.base.url import Url
 from shoal.crawl.frontier.fates import pattern_of
+from shoal.crawl.frontier.values import Settlement, WalkerBatch
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedUrls
 from shoal.crawl.states import CrawlState
+from shoal.crawl.store import FrontierStore
 from shoal.observe.log_messages import log_line
-from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving, settings_for
+from shoal.queue.job import Fence
+from tests.packages.conftest import Answer, Crawler, ScriptedSite, altered, html, serving, settings_for
 from tests.packages.test_recrawl import again, conditional_site
 from tests.support.effort import times
 from tests.support.script_site import script_site
@@ -78,6 +82,7 @@ class EveryFate(ScriptedSite):
 
     def _pages(self) -> dict[str, Answer]:
         names = ("plain", "moved", "moved_too", "refresh", "canonical", "flaky", "empty", "away", "to_maze", "maze?n=1")
+        names += ("round_1", "round_2")
         return {
             "/home": html("home", *(f"/{name}" for name in names), "/denied", "http://elsewhere.example/"),
             "/plain": html("plain", "/plain-1", "/moved", "/maze?n=2"),
@@ -85,6 +90,9 @@ class EveryFate(ScriptedSite):
             "/moving": to("/target"),
             "/moved_too": to("/target"),
             "/target": html("target", "/target-1"),
+            "/round_1": to("/round_2"),
+            "/round_2": to("/round_3"),
+            "/round_3": to("/round_1"),
             "/refresh": in_head("refresh", '<meta http-equiv="refresh" content="9; url=/refresh-1">'),
             "/canonical": in_head(
                 "canonical", '<link rel="canonical" href="/plain"><link rel="next" href="/canonical-1">'
@@ -104,6 +112,7 @@ EXPECTED = {
     *("refresh", "refresh-1", "refresh-2", "canonical", "canonical-1", "canonical-2", "flaky", "flaky-1", "flaky-2"),
     *("shared", "guessed-1", "guessed-2", "named-1", "named-2"),
 }
+LOOPED = {"round_1", "round_2"}
 HELD = 3  # URLs of the maze
 
 
@@ -139,7 +148,9 @@ async def test_a_frontier_lost_at_any_moment_costs_no_page_whatever_the_fate_of_
         seen = await crawl_it(crawler, first, site)
         held = await crawler.app.crawls.traps(seen.crawl.id)
     assert seen.crawl.state is CrawlState.COMPLETED
-    assert set(await crawler.pages(seen)) == EXPECTED, f"lost at requests {sorted(site.lost_at)}"
+    pages = await crawler.pages(seen)
+    assert set(pages) == EXPECTED | LOOPED, f"lost at requests {sorted(site.lost_at)}"
+    assert {path for path, page in pages.items() if page.error_code == "redirect_loop"} == LOOPED
     assert seen.counts.pages == len(EXPECTED)
     assert [trap.count for trap in held] == [HELD]
     assert site.times("/maze?n=1") == 0
@@ -180,7 +191,7 @@ async def test_a_pattern_that_is_released_after_the_loss_is_crawled(crawler: Cra
         await crawler.walk(seen.crawl)
         seen = await crawler.app.crawls.get(seen.crawl.id)
     assert (seen.crawl.state, seen.crawl.state_reason) == (CrawlState.COMPLETED, "drained")
-    assert set(await crawler.pages(seen)) == EXPECTED | {"maze?n=1", "maze?n=2"}, (
+    assert set(await crawler.pages(seen)) == EXPECTED | LOOPED | {"maze?n=1", "maze?n=2"}, (
         "the third is the target of a redirect"
     )
     assert [site.times(f"/maze?n={number}") for number in (1, 2, 3)] == [1, 1, 1]
@@ -266,3 +277,37 @@ async def test_links_of_rendered_pages_are_found_again(
         seen = await crawler.crawl(site, render="always")
         found = await crawler.pages(seen)
     assert set(found) == {"/", "page/1", "page/2", "page/3", "page/4"}
+
+
+class LostAtLoop:
+    """A frontier that is lost once, when the first member of a loop has its record and is about to be settled."""
+
+    def __init__(self, frontier: FrontierStore, redis_url: str) -> None:
+        self._frontier = frontier
+        self._redis_url: str | None = redis_url
+
+    async def settle(self, tx: Tx, crawl: int, fence: Fence, batch: WalkerBatch, *, leaves: bool) -> Settlement:
+        codes = {done.page.error_code for done in batch.settled if done.page is not None}
+        if "redirect_loop" in codes and self._redis_url is not None:
+            ask_redis(self._redis_url, "FLUSHDB")
+            self._redis_url = None
+        return await self._frontier.settle(tx, crawl, fence, batch, leaves=leaves)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._frontier, name)
+
+
+async def test_a_member_of_a_loop_that_waits_when_the_frontier_is_lost_has_its_record_in_the_end(
+    crawler: Crawler, redis_url: str
+) -> None:
+    """The record of the other member names both, and no page is fetched again for another URL: all others are seeds."""
+    others = [f"/{number}" for number in range(500)]
+    pages = {"/": html("home", "/b"), "/a": to("/b"), "/b": to("/a")} | {path: html(path) for path in others}
+    seeds = ["/", *others[:120], "/a", *others[120:]]  # at first a few hundred are taken, of which `/b` is none
+    losing = LostAtLoop(crawler.app.stores.frontiers.redis, redis_url)
+    async with serving(ScriptedSite(pages.get)) as site:
+        seen = await Crawler(altered(crawler.app, frontier=losing)).crawl(site, *seeds, concurrency=1)
+    found = await crawler.pages(seen)
+    told = {path: [hop["url"][-1] for hop in page.redirects] for path, page in found.items() if page.error_code}
+    assert told == {"a": ["a", "b"], "b": ["b", "a"]}
+    assert (len(found), seen.crawl.state) == (503, CrawlState.COMPLETED)

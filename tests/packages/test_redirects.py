@@ -1,6 +1,7 @@
 """Redirects of pages: their targets are judged, paced, claimed and explained like any other URL."""
 
 import asyncio
+import random
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -12,6 +13,7 @@ import pytest
 
 from shoal.app import opened
 from shoal.base.signals import Signals
+from shoal.crawl.crawl import Crawl
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedUrls
 from shoal.crawl.states import CrawlState
@@ -21,8 +23,10 @@ from shoal.pages.page import Page
 from shoal.process.runners import make_walker
 from shoal.queue.states import GrantEnd, give_back
 from shoal.serve.resources.page import UrlExplained
-from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving, settings_for
+from tests.packages.conftest import CLOCK, Answer, Crawler, ScriptedSite, html, serving, settings_for
 from tests.support import ledger
+from tests.support.effort import times
+from tests.support.patience import PATIENCE_SECONDS, with_load
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])
@@ -246,6 +250,189 @@ async def test_each_page_that_leads_into_a_loop_says_so_and_how(
     expected = {path: ("redirect_loop", None, chain) for path, chain in looped.items()}
     assert told == {"/": (None, 200, [])} | expected
     assert is_exact(crawler, seen)
+
+
+async def test_several_walkers_agree_on_a_loop_over_several_hosts(crawler: Crawler) -> None:
+    """Four pages redirect in a circle, each to the other host, and as many lead into it."""
+    async with serving(site_of({})) as other, serving(site_of({})) as site:
+        circle = [f"{site.url}/a", f"{other.url}/b", f"{site.url}/c", f"{other.url}/d"]
+        moves = dict(zip(circle, [*circle[1:], circle[0]], strict=True))
+        moves |= {f"{site.url}/to-{url[-1]}": url for url in circle}
+        answers = {url: to(target) for url, target in moves.items()} | {f"{site.url}/": html("home", *moves)}
+        site.script = lambda path: answers.get(site.url + path)
+        other.script = lambda path: answers.get(other.url + path)
+        crawl = await crawler.submit(site, named=[other], scope="any", workers=3, concurrency=3)
+        leases = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 3)
+        walkers = [make_walker(crawler.app, crawl, lease.fence, lambda: True) for lease in leases]
+        await asyncio.gather(*[walker.run() for walker in walkers])
+        seen = await crawler.app.crawls.get(crawl.id)
+    records = (await crawler.pages(seen)).values()
+    told = {page.url: (page.error_code, hops_of(page)) for page in records if page.url in moves}
+    assert told == {url: ("redirect_loop", chain_from(url, moves)) for url in moves}
+    assert is_exact(crawler, seen)
+
+
+@pytest.mark.parametrize("seed", range(times(3)))
+async def test_loops_are_told_and_pages_requested_once_whatever_redirects_where(crawler: Crawler, seed: int) -> None:
+    dice = random.Random(seed)
+    names = [f"/{number}" for number in range(dice.choice([4, 7, 10]))]
+    moves = {path: dice.choice(names) for path in names if dice.random() < 0.8}
+    linked = dice.sample(names, dice.randint(2, len(names)))
+    pages = {path: html(path) for path in names} | {path: to(target) for path, target in moves.items()}
+    async with serving(site_of(pages | {"/": html("home", *linked)})) as site:
+        concurrency = dice.choice([1, 2, 4, 16])
+        if concurrency > len(linked):  # all of them are in flight at the same time
+            late, others = linked[: len(linked) // 2], linked[len(linked) // 2 :]
+            site.late = {path: dice.choice(others) for path in late if dice.random() < 0.5}
+        seen = await crawler.crawl(site, concurrency=concurrency)
+    told = {f"/{path}": (page.error_code, hops_of(page)) for path, page in (await crawler.pages(seen)).items()}
+    looped = {}
+    for path in linked:
+        chain = [path]
+        while (target := moves.get(chain[-1])) is not None and target not in chain:
+            chain.append(target)
+        if target is not None:
+            looped[path] = "redirect_loop", [site.url + hop for hop in chain]
+    assert {path: one for path, one in told.items() if one[0] is not None} == looped
+    assert {path: site.times(path) for path in names if path not in moves and site.times(path) > 1} == {}
+    assert is_exact(crawler, seen)
+
+
+async def test_a_chain_that_leads_into_one_with_too_many_redirects_has_too_many(crawler: Crawler) -> None:
+    pages = {"/": html("home", "/1", "/c"), "/c": to("/1"), **{f"/{n}": to(f"/{n + 1}") for n in range(1, 30)}}
+    async with serving(site_of(pages)) as site:
+        seen = await crawler.crawl(site, concurrency=1)
+    page = (await crawler.pages(seen))["c"]
+    assert (page.error_code, page.status) == ("too_many_redirects", None)
+    assert hops_of(page) == [f"{site.url}/{path}" for path in ["c", *range(1, 11)]]
+    assert is_exact(crawler, seen)
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+async def test_pages_that_lead_back_with_a_cookie_are_no_loop(crawler: Crawler, concurrency: int) -> None:
+    site = ScriptedSite(lambda path: None)
+
+    def script(path: str) -> Answer | None:
+        if path == "/a" and "seen=1" not in (site.heard[-1].get("cookie") or ""):
+            return to("/b", **{"Set-Cookie": "seen=1"})
+        return {"/": html("home", "/a", "/b"), "/a": html("in"), "/b": to("/a")}.get(path)
+
+    site.script = script
+    async with serving(site):
+        seen = await crawler.crawl(site, concurrency=concurrency)
+    found = await crawler.pages(seen)
+    assert [page.error_code for page in found.values() if page.error_code] == []
+    assert (found["a"].title, hops_of(found["a"])) == ("in", [f"{site.url}/a", f"{site.url}/b"])
+    assert is_exact(crawler, seen)
+
+
+async def late_target(crawler: Crawler, site: ScriptedSite, **config: Any) -> tuple[Crawl, asyncio.Task[str]]:
+    """Crawl a site until a page waits for the URL that it redirects to, which its server does not answer."""
+    site.late["/b"] = "/answer"
+    crawl = await crawler.submit(site, concurrency=2, **config)
+    walking = asyncio.create_task(crawler.walk(crawl))
+    await site.until(lambda: {"/a", "/b"} <= set(site.asked), walking)
+    async with asyncio.timeout(with_load(PATIENCE_SECONDS)):
+        while True:
+            said = await explained(crawler, await crawler.app.crawls.get(crawl.id), f"{site.url}/a")
+            if said.get("redirects_to"):
+                break
+            await CLOCK.sleep(0.02)
+    assert said["redirects_to"] == f"{site.url}/b"
+    assert "which another URL has" in said["explanation"]
+    return crawl, walking
+
+
+def answer_late(site: ScriptedSite) -> None:
+    site.late.clear()
+    site.asked.append("/answer")
+    site.news.set()
+
+
+WAITING = {"/": html("home", "/a", "/b"), "/a": to("/b", **{"Content-Type": "text/plain"}), "/b": html("b")}
+
+
+async def test_a_page_waits_for_its_target_without_requests_and_keeps_its_body(crawler: Crawler) -> None:
+    async with serving(site_of(WAITING)) as site:
+        crawl, walking = await late_target(crawler, site, keep_bodies=True)
+        await CLOCK.sleep(0.5)
+        assert "a" not in await crawler.pages(await crawler.app.crawls.get(crawl.id))
+        answer_late(site)
+        await walking
+        seen = await crawler.app.crawls.get(crawl.id)
+    assert (site.times("/a"), site.times("/b")) == (1, 1)
+    page = (await crawler.pages(seen))["a"]
+    assert (page.status, page.final_url, page.content_type) == (302, f"{site.url}/b", "text/plain")
+    assert (hops_of(page), page.attempt, page.error_code) == ([f"{site.url}/a"], 1, None)
+    place = place_of(page)
+    assert place is not None
+    assert b"302 X" in warc.read_member(await crawler.app.bodies.read(place)).block
+    assert is_exact(crawler, seen)
+
+
+async def test_a_page_that_waits_for_its_target_is_not_requested_again_after_a_crash(crawler: Crawler) -> None:
+    async with serving(site_of(WAITING)) as site:
+        crawl, walking = await late_target(crawler, site)
+        walking.cancel()
+        await asyncio.gather(walking, return_exceptions=True)
+        answer_late(site)
+        [job] = await crawler.app.database.read(lambda tx: crawler.app.queue.jobs.jobs_of_run(tx, crawl.id))
+        lost = give_back(job.id, job.lease_epoch, GrantEnd.CRASHED, "died")
+        await crawler.app.database.run(lambda tx: crawler.app.queue.moves.move_in(tx, lost, "crawl", crawl.id))
+        await crawler.walk(crawl)
+        seen = await crawler.app.crawls.get(crawl.id)
+    assert (site.times("/a"), site.times("/b")) == (1, 2)
+    found = await crawler.pages(seen)
+    assert (found["a"].status, found["a"].final_url, found["b"].status) == (302, f"{site.url}/b", 200)
+    assert is_exact(crawler, seen)
+
+
+async def test_a_page_that_waits_for_its_target_is_requested_again_in_another_store(crawler: Crawler) -> None:
+    async with serving(site_of(WAITING)) as site:
+        crawl, walking = await late_target(crawler, site)
+        await crawler.app.crawls.pause(crawl.id)
+        assert await walking == "paused"
+        answer_late(site)
+        dumps = crawler.app.crawl_dump
+        dumped = [line async for line in dumps.dump(crawl.id)]
+        copy = await dumps.load(dumped, crawl_id="copy", trust_named=True)
+        again = [line async for line in dumps.dump(copy)]
+        await crawler.app.crawls.resume(copy)
+        await crawler.walk((await crawler.app.crawls.get(copy)).crawl)
+        seen = await crawler.app.crawls.get(copy)
+    assert sorted(again[1:]) == sorted(dumped[1:])
+    assert site.times("/a") == 2
+    assert {path: page.status for path, page in (await crawler.pages(seen)).items()} in (
+        {"/": 200, "a": 302, "b": 200},
+        {"/": 200, "a": 200},  # it claimed its target this time
+    )
+    assert is_exact(crawler, seen)
+
+
+@pytest.mark.parametrize("limit", ["max_pages", "max_pages_per_host"])
+async def test_pages_that_waited_for_their_targets_count_as_pages(crawler: Crawler, limit: str) -> None:
+    pages = {"/": html("home", "/b", *(f"/a{n}" for n in range(20))), "/b": html("b")}
+    pages |= {f"/a{n}": to("/b") for n in range(20)}
+    async with serving(site_of(pages, late={"/b": "/a9"})) as site:
+        seen = await crawler.crawl(site, concurrency=12, **{limit: 7})
+    assert seen.counts.pages == len(await crawler.pages(seen)) == 7
+    assert seen.crawl.state is CrawlState.COMPLETED
+
+
+async def test_pages_of_a_loop_are_tried_again_by_themselves(crawler: Crawler) -> None:
+    pages = {"/": html("home", "/c", "/a", "/b"), "/c": to("/a"), "/a": to("/b"), "/b": to("/a")}
+    async with serving(site_of(pages)) as site:
+        seen = await crawler.crawl(site, concurrency=1)
+        assert seen.counts.errors == 3
+        asked = Counter(site.asked)
+        pages |= {"/a": html("a"), "/b": html("b")}
+        assert await crawler.app.crawls.retry_these(seen.crawl.id, FailedUrls(like="/[ab]$")) == 2
+        await crawler.walk(seen.crawl)
+        seen = await crawler.app.crawls.get(seen.crawl.id)
+    assert Counter(site.asked) - asked == Counter(["/a", "/b"])
+    found = await crawler.pages(seen)
+    assert (found["a"].title, found["b"].title, found["c"].error_code) == ("a", "b", "redirect_loop")
+    assert seen.counts.drained
 
 
 async def test_a_page_that_asks_for_a_cookie_is_asked_for_again_with_it(crawler: Crawler) -> None:

@@ -161,22 +161,26 @@ class PageReader:
 
     def end_redirects(self, task: FrontierTask, awaited: AwaitedTarget) -> Settled:
         """Settle a page that waited for what becomes of its redirect target, or one that is itself such a target."""
-        chain, page = task.chain, self._bare(task) if task.chain is None else task.chain.page
-        assert page is not None
-        if awaited.is_open:
-            waited_seconds = 0.0 if chain is None else (self.clock.micros() - page.fetched_at) / 1e6
-            wait_seconds = min(max(waited_seconds / 4, AWAITED_SECONDS), MOST_AWAITED_SECONDS)
-            return Settled(task, Fate.OPEN, untried=True, retry_in_seconds=wait_seconds)
-        if awaited.is_circular and chain is not None:  # nobody else will request it, so this task does
+        chain = task.chain
+        page = None if chain is None else chain.page
+        if awaited.is_circular and chain is not None and page is not None:
+            # Nobody else will request the target again, so this page does, and finds out where that leads.
             url = Url(page.final_url or page.url)
             onward = PendingRedirect(url, url, replace(chain, page=None), page, is_new=False)
             return Settled(task, Fate.OPEN, onward=onward)
-        if awaited.failure is None:
-            return Settled(task, Fate.FETCHED, page)
-        page.status, page.content_type, page.bytes, page.duration_ms = None, None, 0, 0.0
-        page.redirects, page.final_url = _hops(awaited.failure.redirects), awaited.leads_to
-        page.error_code, page.error_message = awaited.failure.code, awaited.failure.message
-        return Settled(task, Fate.FAILED, page)
+        if awaited.is_open:
+            waited_seconds = 4.0 if page is None else (self.clock.micros() - page.fetched_at) / 1e6
+            wait_seconds = min(max(waited_seconds / 4, AWAITED_SECONDS), MOST_AWAITED_SECONDS)
+            return Settled(task, Fate.OPEN, untried=True, retry_in_seconds=wait_seconds)
+        if awaited.failure is not None:
+            failed = self._bare(task)
+            failed.redirects, failed.final_url = _hops(awaited.failure.redirects), awaited.leads_to
+            failed.error_code, failed.error_message = awaited.failure.code, awaited.failure.message
+            if page is not None:
+                failed.fetched_at, failed.body_file = page.fetched_at, page.body_file
+                failed.body_offset, failed.body_length = page.body_offset, page.body_length
+            return Settled(task, Fate.FAILED, failed)
+        return Settled(task, Fate.FETCHED, page)
 
     def _judge_target(self, task: FrontierTask, target: Url) -> Fate:
         return Fate.OPEN if task.depth == 0 else self.scope.judge(target, task.depth)

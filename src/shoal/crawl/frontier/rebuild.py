@@ -18,6 +18,7 @@ from shoal.base.url import Url, UrlRefusal, canonical
 from shoal.crawl import journal_messages as messages
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.redirects import LOOP
 from shoal.crawl.frontier.values import NewUrl, RedirectTarget, key_of
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.scope import first_urls, guesses, seeds_of, wants_sitemaps
@@ -220,7 +221,8 @@ class _Redirects(NamedTuple):
 
 
 def _redirects(crawl: Crawl, page: Page) -> _Redirects:
-    if not page.redirects or page.final_url is None:
+    # Each member of a loop that is linked has a record, so it must be found again unless it has one.
+    if not page.redirects or page.final_url is None or page.error_code == LOOP:
         return _Redirects([], None)
     written = [*(hop["url"] for hop in page.redirects), page.final_url]
     *passed, last = [canonical(url, crawl.config.url_rules()) for url in written]

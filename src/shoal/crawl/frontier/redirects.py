@@ -54,24 +54,30 @@ class AwaitedTargets:
                 task.awaited, task.skip_fate = end, None
 
     async def _end(self, task: FrontierTask) -> AwaitedTarget:
-        """Follow the redirects that others have made so far."""
         url, own = self._first(task), self._own(task)
+        holder = self._holder(url)
+        if (page := self._pages.get(holder)) is not None:
+            return self._behind(page, url, own)
+        state = self._states[holder]
+        if state is None or state.fate is not Fate.OPEN:
+            return AwaitedTarget()
+        return AwaitedTarget(is_open=True, is_circular=await self._is_circular(task, url, own))
+
+    async def _is_circular(self, task: FrontierTask, url: Url, own: dict[Url, Hop]) -> bool:
+        """Follow the URLs that wait for each other; return whether the last one waits for this task. If they form a
+        loop without it, the members of that loop decide first."""
         seen: set[Url] = set()
         while url not in seen:
             seen.add(url)
             await self._read([url])
             holder = self._holder(url)
             if url in own or holder == task.url:
-                return AwaitedTarget(is_circular=True)
-            if (page := self._pages.get(holder)) is not None:
-                return self._behind(page, url, own)
+                return True
             state = self._states[holder]
-            if state is None or state.fate is not Fate.OPEN:
-                return AwaitedTarget()
-            if state.chain is None or state.chain.page is None:
-                return AwaitedTarget(is_open=True)
+            if holder in self._pages or state is None or state.chain is None or state.chain.page is None:
+                return False
             url = self._target(state.chain)
-        return AwaitedTarget(is_open=True)  # a loop, but this task only leads into it: its members come first
+        return False
 
     def _behind(self, page: Page, url: Url, own: dict[Url, Hop]) -> AwaitedTarget:
         """Return how redirects end that lead to a URL which this page has requested."""

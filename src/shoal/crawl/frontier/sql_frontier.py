@@ -273,6 +273,8 @@ class SqlFrontier:
             await tx.many("end_targets", targets)
             rows = await tx.batch("set_settled_fates", targets)
             skipped.update(fate for row in rows if (fate := Fate(row["fate"])).skipped)
+        if looped := sorted((done.task.key, done.task.chk, crawl) for done in done_now if done.is_looped_target):
+            await tx.many("forget_targets", looped)
         await count_traps(tx, crawl, [done.task.url for done in done_now if done.fate is Fate.QUARANTINED])
         given = Counter(done.task.host for done in done_now if done.page is not None and done.page.status is not None)
         await tx.many("count_host_pages", [(crawl, host, pages) for host, pages in sorted(given.items())])

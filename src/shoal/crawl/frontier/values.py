@@ -164,7 +164,7 @@ class AwaitedTarget(Struct, frozen=True):
     """How the redirects of a URL end if another URL has their target; without any of these, with that target."""
 
     is_open: bool = False  # nobody knows yet
-    is_circular: bool = False  # the other URL waits in turn for this one
+    is_circular: bool = False  # nobody would: the other URL waits in turn for this one
     failure: Failure | None = None  # the redirects form a loop, or are too many; it has all of them
     leads_to: str | None = None  # with a failure: where the last redirect leads
 
@@ -204,6 +204,11 @@ class Settled(Struct):
         """Return whether the server answered a conditional request with 304. A 304 to any other request does not
         count."""
         return self.page is not None and self.page.status == NOT_MODIFIED and self.task.is_conditional
+
+    @property
+    def is_looped_target(self) -> bool:
+        """Return whether the redirects of another URL led here, and it has a record of its own because they loop."""
+        return self.task.awaited is not None and self.task.chain is None and self.page is not None
 
     @property
     def ended_target(self) -> tuple[tuple[int, int], Fate] | None:

@@ -409,7 +409,9 @@ class RedisFrontier:
             what = "Q"
         gave = done.page is not None and done.page.status is not None and done.fate is not Fate.OPEN
         target_end = done.ended_target
-        ended: list[Value] = ["", ""] if target_end is None else [pack_key(*target_end[0]), f"{int(target_end[1]):02d}"]
+        ended: list[Value] = [key if done.is_looped_target else "", ""]
+        if target_end is not None:
+            ended = [pack_key(*target_end[0]), f"{int(target_end[1]):02d}"]
         page_host: Value = task.host if gave else ""
         record = record_of(key, waiting)
         return [seq_word(task.seq), what, waiting.host, record, due, int(done.fate), page_host, *ended]

@@ -2,7 +2,7 @@
 -- ARGV[3]: the walker, as <job>:<epoch>. ARGV[4]: the number of its last call.
 -- ARGV[5..]: for each URL: its place (seq), what to do (C: close, R: put back, Q: quarantine), the host at which it waits
 -- from now on, its record, the time before which it must not be fetched, its fate, the host whose pages it counts
--- towards or '', the key of the redirect target that ends with it or '', the fate of that target.
+-- towards or '', the key of the redirect target that ends with it or '', the fate of that target; '' if it is none.
 -- Returns: OK, the places of the URLs that were still the walker's and are closed, a list of fates of targets that
 -- are skipped after all, the counters.
 local state = state_of_generation()
@@ -39,7 +39,9 @@ for at = 5, #ARGV, 9 do
       settled = settled + 1
       closed[#closed + 1] = seq
       local stored = target ~= '' and redis.call('HGET', targets, target)
-      if stored then
+      if stored and target_fate == '' then
+        redis.call('HDEL', targets, target)
+      elseif stored then
         redis.call('HSET', targets, target, target_fate .. string.sub(stored, 3))
         local plain = string.format('%d', tonumber(target_fate))
         if redis.call('HEXISTS', fates, target) == 1 then
