@@ -15,6 +15,7 @@ from shoal.base.errors import Interrupted, NothingCrawled
 from shoal.base.text import escaped, plural, visible
 from shoal.cli.api_client import ApiTarget
 from shoal.cli.options import flag_of
+from shoal.crawl.crawl import Counts
 from shoal.crawl.engine.budget import BUDGETS
 from shoal.crawl.lifecycle.crawl_status import NO_PAGE, CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedSeed
@@ -161,6 +162,7 @@ def summary(status: CrawlStatus, elapsed: float | None = None, target: ApiTarget
         "crawl_id": crawl.id,
         "state": crawl.state.value,
         "state_reason": crawl.state_reason,
+        "records": counts.records,
         "pages": counts.pages,
         "errors": counts.errors,
         "responses": counts.responses,
@@ -177,6 +179,12 @@ def summary(status: CrawlStatus, elapsed: float | None = None, target: ApiTarget
     }
 
 
+def records_in_words(counts: Counts) -> str:
+    """Say why outputs have more records than the crawl has pages."""
+    pages, errors = plural(counts.pages, "page"), plural(counts.unanswered, "error")
+    return f"{counts.records:,} = {pages} + {errors} without an answer"
+
+
 def _failed_seed(seed: FailedSeed) -> dict[str, Any]:
     error = None if seed.error_code is None else {"code": seed.error_code, "message": seed.error_message or ""}
     return {"url": seed.url, "status": seed.status, "error": error}
@@ -190,6 +198,7 @@ def rows_of(status: CrawlStatus, totals: dict[str, Any], outputs: Sequence[str])
         ("Crawl", status.crawl.id),
         ("State", status.crawl.state.value + why),
         ("Pages", f"{totals['pages']:,}"),
+        *([("Records", records_in_words(status.counts))] if status.counts.unanswered else []),
         *([("Responses", responses)] if (responses := in_classes(totals["responses"], totals["not_modified"])) else []),
         ("Errors", f"{totals['errors']:,}"),
         *([("Seeds", f"none returned a page: {status.why_no_seed}")] if status.failed_seeds else []),

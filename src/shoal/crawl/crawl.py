@@ -227,6 +227,16 @@ class Counts:
         return self.skipped.get(TRAP, 0)
 
     @property
+    def unanswered(self) -> int:
+        """Errors without an answer: records of URLs that returned no HTTP response. Other errors are those of pages."""
+        return self.responses["none"]
+
+    @property
+    def records(self) -> int:
+        """Records in outputs and in the iterator of the library: pages, and errors without an answer."""
+        return self.pages + self.unanswered
+
+    @property
     def queued(self) -> int:
         return self.opened - self.settled
 

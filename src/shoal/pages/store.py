@@ -33,7 +33,7 @@ class Validators:
 class PageFilter:
     """A filter for pages; a page must match all given conditions."""
 
-    statuses: range | None = None
+    statuses: range | None = None  # of the last response, or of a redirect before it
     error: str | None = None  # a code, or ANY_ERROR
     content_type: str | None = None  # how it begins, such as `text/html` or `image/`
     depth: int | None = None
@@ -141,6 +141,7 @@ class PageStore:
         values = {
             "low": low,
             "high": high,
+            "hop": _hop(wanted.statuses),
             "only_errors": only_errors,
             "error": None if only_errors else wanted.error,
             "type": None if wanted.content_type is None else f"{_like(wanted.content_type.lower())}%",
@@ -234,6 +235,13 @@ class PageStore:
         await tx.execute("drop_failed_details", crawl=crawl, numbers=numbers)
         rows = await tx.all("drop_failed_pages", crawl=crawl, numbers=numbers)
         return [DroppedPage(*(row[name] for name in DroppedPage.__slots__)) for row in rows]
+
+
+def _hop(statuses: range | None) -> str | None:
+    """Return the pattern of a redirect with one of these statuses, one or a whole class, as it is stored."""
+    if statuses is None:
+        return None
+    return f'%"status":{statuses.start if len(statuses) == 1 else f"{statuses.start // 100}__"}}}%'
 
 
 def _like(text: str) -> str:

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any
 
 from shoal.base.clock import moment
 from shoal.base.text import message, plural
-from shoal.base.url import Url, UrlRefusal, hostname, origin, registrable_domain
+from shoal.base.url import Url, UrlRefusal, canonical, hostname, origin, registrable_domain
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.engine.budget import BUDGETS
 from shoal.crawl.frontier.admin_store import UrlFacts, Waiting
@@ -16,9 +17,11 @@ from shoal.crawl.scope import MAX_REPEATS, MAX_SEGMENTS, CrawlScope, seeds_of
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.url_patterns import matching
 from shoal.extract.flags import names_of
+from shoal.pages.page import Page
 
 MOST_BORDERS = 5
 MOST_QUOTED = 20  # patterns
+MOST_HOPS = 20  # redirects of a page in a sentence
 UNREAD = "the links of unchanged pages were not read again"
 
 
@@ -111,8 +114,27 @@ def _redirected_to(crawl: Crawl, url: Url, target: RedirectTarget, source: UrlFa
     if target.fate is Fate.FAILED:
         sentence = f"It was requested via {via}, which redirects to it: {there.sentence}"
         return UrlExplanation(url, UrlState.FAILED, there.reason or "redirect", sentence, facts)
+    onward = _onward(url, source)
+    if onward is not None:
+        status, following = onward
+        sentence = f"It answered {status} and redirects to {following}. It was fetched via {via}, which redirects to it"
+        facts |= {"status": status, "redirects_to": following}
+        sentence += f" and has the page record. {there.sentence}"
+        return UrlExplanation(url, UrlState.FETCHED, "redirect", sentence, facts)
     sentence = f"It was fetched via {via}, which redirects to it and has the page record. {there.sentence}"
     return UrlExplanation(url, UrlState.FETCHED, "redirect", sentence, facts)
+
+
+def _onward(url: Url, source: UrlFacts | None) -> tuple[int, str] | None:
+    """Return the status and the target of a URL that is a hop in the redirects of another one's page."""
+    page = None if source is None else source.page
+    if page is None:
+        return None
+    hops = [*page.redirects, {"url": page.final_url or ""}]
+    for hop, following in pairwise(hops):
+        if hop["url"] == url or canonical(hop["url"]) == url:
+            return hop["status"], following["url"]
+    return None
 
 
 def _sitemap(url: Url, fate: Fate, record: SitemapRecord) -> UrlExplanation:
@@ -226,6 +248,8 @@ def _settled(url: Url, facts: UrlFacts) -> UrlExplanation:
     }
     known |= {"content_type": page.content_type, "bytes": page.bytes, "attempts": page.attempt}
     known |= {"fetched_at": moment(page.fetched_at), "error": page.error_message}
+    if page.redirects:
+        known["redirects"] = page.redirects
     if page.flags:
         known["flags"] = ", ".join(names_of(page.flags))
     tries = plural(page.attempt, "attempt")
@@ -236,8 +260,15 @@ def _settled(url: Url, facts: UrlFacts) -> UrlExplanation:
     if page.redirects and page.answered_at != page.final_url:
         sentence += f" It redirects to {page.final_url}, which is listed separately."
     elif page.redirects:
-        sentence += f" It redirects to {page.final_url}."
+        sentence += f" It redirects to {page.final_url}: {_hops(page)}."
     return UrlExplanation(url, state, page.error_code, sentence, known)
+
+
+def _hops(page: Page) -> str:
+    """Return the redirects of a page with the status of each, and of its end."""
+    hops = [f"{hop['url']} ({hop['status']})" for hop in page.redirects[:MOST_HOPS]]
+    left = [f"{len(page.redirects) - len(hops)} more"] if len(hops) < len(page.redirects) else []
+    return " → ".join([*hops, *left, f"{page.final_url} ({page.status})"])
 
 
 def _at(micros: int) -> str:

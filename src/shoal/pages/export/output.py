@@ -210,7 +210,8 @@ _WORD = re.compile(r"[1-9](\d\d|xx)|error")
 
 
 class ExportFilter:
-    """Accepts pages with one of the given statuses: `200`, `4xx`, or `error` for any error. None given: all pages."""
+    """Accepts pages with one of the given statuses: `200`, `4xx`, or `error` for any error. A page that was reached
+    through redirects also has their statuses. None given: all pages."""
 
     def __init__(self, words: Sequence[str]) -> None:
         for word in words:
@@ -223,5 +224,5 @@ class ExportFilter:
     def __call__(self, page: Page) -> bool:
         if not self.words or (page.error_code is not None and ERROR in self.words):
             return True
-        status = str(page.status)
-        return status in self.words or f"{status[0]}xx" in self.words
+        statuses = [str(page.status), *(str(hop["status"]) for hop in page.redirects)]
+        return any(status in self.words or f"{status[0]}xx" in self.words for status in statuses)
