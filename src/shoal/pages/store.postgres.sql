@@ -4,7 +4,7 @@
 INSERT INTO page (crawl, key, chk, url, final_url, status, depth, parent, content_type, encoding, bytes, title, description,
                   canonical, robots, lang, h1, word_count, content_hash, links_internal, links_external,
                   redirects, fetched_at, duration_ms, attempt, rendered, error_code, error_message, data,
-                  body_file, body_offset, body_length, etag, last_modified, links, fingerprint, text_hash, flags)
+                  body_file, body_offset, body_length, etag, last_modified, links, fingerprint, text_hash, flags, outlinks)
 SELECT * FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :url::text[], :final_url::text[], :status::smallint[],
                      :depth::int[], :parent::text[], :content_type::text[], :encoding::text[],
                      :bytes::bigint[], :title::text[], :description::text[], :canonical::text[],
@@ -13,11 +13,11 @@ SELECT * FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :url::text[], :
                      :fetched_at::bigint[], :duration_ms::float8[], :attempt::int[], :rendered::smallint[],
                      :error_code::text[], :error_message::text[], :data::text[], :body_file::text[],
                      :body_offset::bigint[], :body_length::int[], :etag::text[], :last_modified::text[],
-                     :links::bytea[], :fingerprint::bigint[], :text_hash::bigint[], :flags::smallint[])
+                     :links::bytea[], :fingerprint::bigint[], :text_hash::bigint[], :flags::smallint[], :outlinks::bytea[])
          AS g (crawl, key, chk, url, final_url, status, depth, parent, content_type, encoding, bytes, title, description,
                canonical, robots, lang, h1, word_count, content_hash, links_internal, links_external,
                redirects, fetched_at, duration_ms, attempt, rendered, error_code, error_message, data,
-               body_file, body_offset, body_length, etag, last_modified, links, fingerprint, text_hash, flags)
+               body_file, body_offset, body_length, etag, last_modified, links, fingerprint, text_hash, flags, outlinks)
 ON CONFLICT (crawl, key, chk) DO NOTHING;
 
 -- name: insert_details
@@ -53,6 +53,17 @@ CROSS JOIN LATERAL (SELECT key, url FROM page WHERE page.crawl = :crawl AND page
 UNION ALL
 SELECT r.key, r.url FROM unnest(:keys::bigint[]) AS k (value)
 CROSS JOIN LATERAL (SELECT t.key, t.url, t.fate FROM redirect_target AS t
+                    WHERE t.crawl = :crawl AND t.key = k.value ORDER BY t.chk OFFSET 0) AS r
+WHERE r.fate = 4;
+
+-- name: statuses_of_keys
+-- The statuses of the pages with these keys, and for URLs that were fetched as the target of a redirect, its source.
+SELECT p.key, p.status, p.error_code, p.redirects, NULL AS via FROM unnest(:keys::bigint[]) AS k (key)
+CROSS JOIN LATERAL (SELECT t.key, t.status, t.error_code, t.redirects FROM page AS t
+                    WHERE t.crawl = :crawl AND t.key = k.key ORDER BY t.chk OFFSET 0) AS p
+UNION ALL
+SELECT r.key, NULL, NULL, NULL, r.via FROM unnest(:keys::bigint[]) AS k (value)
+CROSS JOIN LATERAL (SELECT t.key, t.via, t.fate FROM redirect_target AS t
                     WHERE t.crawl = :crawl AND t.key = k.value ORDER BY t.chk OFFSET 0) AS r
 WHERE r.fate = 4;
 

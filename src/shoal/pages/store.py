@@ -76,6 +76,14 @@ class PageOutline(NamedTuple):
     canonical: str | None = None
 
 
+class TargetStatus(NamedTuple):
+    """How a URL that pages link to answered: the last status, the error, and the statuses of its redirects."""
+
+    status: int | None = None
+    error_code: str | None = None
+    hops: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class FailedPage:
     """A failed page: an error, or a status of 400 or more."""
@@ -204,6 +212,18 @@ class PageStore:
     async def urls_of(self, tx: Tx, crawl: int, keys: list[int]) -> dict[int, Url]:
         """Return the URLs of the pages with these keys; keys without a page are omitted."""
         return {row["key"]: Url(row["url"]) for row in await tx.all("urls_of_keys", crawl=crawl, keys=keys)}
+
+    async def statuses_of(self, tx: Tx, crawl: int, keys: list[int]) -> dict[int, "TargetStatus | str"]:
+        """Return how the URLs with these keys answered, or for one that was fetched only as the target of a redirect,
+        the URL that redirects to it. Keys of URLs that were not fetched are omitted."""
+        found: dict[int, TargetStatus | str] = {}
+        for row in await tx.all("statuses_of_keys", crawl=crawl, keys=keys):
+            if row["via"] is None:
+                hops = orjson.loads(row["redirects"]) if row["redirects"] else ()
+                found[row["key"]] = TargetStatus(row["status"], row["error_code"], tuple(hop["status"] for hop in hops))
+            else:
+                found.setdefault(row["key"], row["via"])
+        return found
 
     async def details_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, bytes]]:
         """Return the details of pages, each with its page's number, in the order of `after`;

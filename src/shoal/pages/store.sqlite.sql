@@ -3,12 +3,12 @@
 INSERT INTO page (crawl, key, chk, url, final_url, status, depth, parent, content_type, encoding, bytes, title, description,
                   canonical, robots, lang, h1, word_count, content_hash, links_internal, links_external,
                   redirects, fetched_at, duration_ms, attempt, rendered, error_code, error_message, data,
-                  body_file, body_offset, body_length, etag, last_modified, links, fingerprint, text_hash, flags)
+                  body_file, body_offset, body_length, etag, last_modified, links, fingerprint, text_hash, flags, outlinks)
 VALUES (:crawl, :key, :chk, :url, :final_url, :status, :depth, :parent, :content_type, :encoding, :bytes, :title,
         :description, :canonical, :robots, :lang, :h1, :word_count, :content_hash, :links_internal,
         :links_external, :redirects, :fetched_at, :duration_ms, :attempt, :rendered, :error_code,
         :error_message, :data, :body_file, :body_offset, :body_length, :etag, :last_modified, :links, :fingerprint,
-        :text_hash, :flags)
+        :text_hash, :flags, :outlinks)
 ON CONFLICT (crawl, key, chk) DO NOTHING;
 
 -- name: insert_details
@@ -38,6 +38,15 @@ FROM json_each(:keys) AS k CROSS JOIN page_detail AS d ON d.crawl = :crawl AND d
 SELECT p.key, p.url FROM json_each(:keys) AS k CROSS JOIN page AS p ON p.crawl = :crawl AND p.key = k.value
 UNION ALL
 SELECT r.key, r.url FROM json_each(:keys) AS k CROSS JOIN redirect_target AS r ON r.crawl = :crawl AND r.key = k.value
+WHERE r.fate = 4;
+
+-- name: statuses_of_keys
+-- The statuses of the pages with these keys, and for URLs that were fetched as the target of a redirect, its source.
+SELECT p.key, p.status, p.error_code, p.redirects, NULL AS via
+FROM json_each(:keys) AS k CROSS JOIN page AS p ON p.crawl = :crawl AND p.key = k.value
+UNION ALL
+SELECT r.key, NULL, NULL, NULL, r.via
+FROM json_each(:keys) AS k CROSS JOIN redirect_target AS r ON r.crawl = :crawl AND r.key = k.value
 WHERE r.fate = 4;
 
 -- name: details_after

@@ -222,7 +222,10 @@ class ExportFilter:
         self.words = frozenset(words)
 
     def __call__(self, page: Page) -> bool:
-        if not self.words or (page.error_code is not None and ERROR in self.words):
+        return self.accepts([page.status, *(hop["status"] for hop in page.redirects)], page.error_code)
+
+    def accepts(self, statuses: Iterable[int | None], error_code: str | None) -> bool:
+        """Return whether one of the statuses, or the error, is wanted."""
+        if not self.words or (error_code is not None and ERROR in self.words):
             return True
-        statuses = [str(page.status), *(str(hop["status"]) for hop in page.redirects)]
-        return any(status in self.words or f"{status[0]}xx" in self.words for status in statuses)
+        return any(word in self.words or f"{word[0]}xx" in self.words for word in map(str, statuses))
