@@ -146,9 +146,7 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         list[HookName], describe("Functions of installed packages to call with each page.", max_length=20)
     ] = []
     analyze: Annotated[bool, describe("Store the page details that analyses need, and analyze the crawl.")] = False
-    links: Annotated[
-        bool, describe("Store URL, text and kind of every link; `analyze` stores them, too.")
-    ] = False
+    links: Annotated[bool, describe("Store URL, text and kind of every link; `analyze` stores them, too.")] = False
     gate: Annotated[Name | None, describe("Name of the gate that judges the analysis.")] = None
     baseline: Annotated[
         Name | None,

@@ -6,7 +6,7 @@ because each page has the keys of its targets.
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from shoal.base.clock import Clock, SystemClock
@@ -61,7 +61,7 @@ class LinkPlace(NamedTuple):
     """A place in the order of links: after the page with that number, or after some of its links."""
 
     number: int = 0
-    index: int = 0
+    links: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class LinkFilter:
     source: Url | None = None
     target: Url | None = None
     kind: str | None = None
-    status: ExportFilter = ExportFilter(())
+    status: ExportFilter = field(default_factory=lambda: ExportFilter(()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class CrawlLinks:
             for number, links in rows:
                 if len(found) == limit:
                     return FoundLinks(found, place, is_complete=False)
-                begin = place.index if number == place.number else 0
+                begin = place.links if number == place.number else 0
                 end = begin + limit - len(found)
                 found += links[begin:end]
                 if len(links) > end:
@@ -140,19 +140,22 @@ class CrawlLinks:
                 return
             place = found.place
 
+    async def records(self, wanted: LinkFilter | None = None) -> AsyncIterator[list[dict[str, Any]]]:
+        """Yield the public records of every matching link, in batches."""
+        async for links in self.all(wanted):
+            yield [link.record() for link in links]
+
     async def _pages(self, source: Url | None, place: LinkPlace) -> list[tuple[int, Page]]:
         """Return the next pages; the one at the place again if only a part of its links was read."""
         number = self._crawl.number
         if source is None:
-            before = place.number - 1 if place.index else place.number
+            before = place.number - 1 if place.links else place.number
             return await self._database.read(lambda tx: self._store.after(tx, number, before, PAGES))
         key = key_of(source, self._crawl.key_seed)
         rows = await self._database.read(lambda tx: self._store.of_keys(tx, number, [key[0]]))
         return [(place.number, page) for _, chk, page in rows if chk == key[1]]
 
-    async def _links_of(
-        self, pages: list[tuple[int, Page]], wanted: LinkFilter
-    ) -> list[tuple[int, list[Link]]]:
+    async def _links_of(self, pages: list[tuple[int, Page]], wanted: LinkFilter) -> list[tuple[int, list[Link]]]:
         """Return the matching links of each page; in a thread, because a page may have thousands."""
         read = await asyncio.to_thread(lambda: [(number, self._read(page, wanted)) for number, page in pages])
         await self._learn({key for _, links in read for key, _ in links})

@@ -1,5 +1,6 @@
 """Extract what analyses need beyond the page record: headings, images, resources, structured data, headers and cookies.
-`links` beside it extracts the links with their texts. Bounded in number and length; URLs are as written; never raises, whatever the page is.
+`shoal.extract.links` extracts the links. Bounded in number and length; URLs are as written; never raises, whatever the
+page is.
 
 Analyzers interpret the details.
 """

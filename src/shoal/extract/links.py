@@ -115,7 +115,9 @@ def _link(element: Element) -> WrittenLink | None:
     rel = "" if rel is None else _line(rel)[:LONGEST_REL]
     match tag:
         case "a":
-            text = _text(element) or _line(" ".join([image.attr("alt") or "" for image in element.find_all("img")[:10]]))
+            text = _text(element) or _line(
+                " ".join([image.attr("alt") or "" for image in element.find_all("img")[:10]])
+            )
             return WrittenLink("a", url, text, rel)
         case "area" | "img":
             return WrittenLink(tag, url, _line(element.attr("alt") or ""), rel)

@@ -102,7 +102,7 @@ def explained_by_previous(explanation: UrlExplanation, earlier: Crawl, then: Url
 
 def _redirected_to(crawl: Crawl, url: Url, target: RedirectTarget, source: UrlFacts | None) -> UrlExplanation:
     """Explain a URL that another one redirects to, and which therefore has no page of its own."""
-    via, facts = Url(target.via), {"via": target.via}
+    via, facts = Url(target.via), dict[str, Any](via=target.via)
     if target.fate.skipped:
         sentence = f"{via} redirects to it. {_skipped(crawl.config, url, target.fate)}"
         return UrlExplanation(url, UrlState.SKIPPED, target.fate.word, sentence, facts)
