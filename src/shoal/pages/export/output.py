@@ -146,8 +146,8 @@ class Outputs:
                 output.fit(table)
 
     def check(self, may_overwrite: Callable[[str, str], bool] | None = None) -> None:
-        """Raise if an output cannot be written. An existing file is replaced if it looks like an output of Shoal's; with
-        `may_overwrite`, which gets its name and what it is, only if that agrees."""
+        """Raise if an output cannot be written. An existing file is replaced if it looks like an output of Shoal's;
+        with `may_overwrite`, which gets its name and what it is, only if that agrees."""
         for output in (*self._outputs, *self.links):
             output.check()
             if not Path(output.name).is_file():
