@@ -141,7 +141,7 @@ async def _crawl(
             outputs.fit(table_of(crawl.config, *chosen))
             outputs.check(may_overwrite())
         outputs.check_bodies(crawl.id, crawl.config.keep_bodies)
-        outputs.check_links(crawl.id, crawl.config.stores_links)
+        outputs.check_links(crawl.id, crawl.config.links)
         store = flags["DATABASE_URL"]
         command = CrawlCommand(
             app,

@@ -340,7 +340,7 @@ async def _from_store(settings: Settings, order: _Export) -> tuple[int, int]:
         order.check(
             config.rules,
             has_hooks=bool(config.hooks),
-            has_links=config.stores_links,
+            has_links=config.links,
             has_bodies=config.keep_bodies,
         )
         pages = await write_pages(app, crawl, order.outputs, order.wanted) if order.outputs else 0
@@ -356,7 +356,7 @@ async def _from_server(api: ApiClient, order: _Export) -> tuple[int, int]:
     order.check(
         config.get("rules"),
         has_hooks=bool(config.get("hooks")),
-        has_links=bool(config.get("links") or config.get("analyze")),
+        has_links=bool(config.get("links")),
         has_bodies=True,
     )
     written = 0

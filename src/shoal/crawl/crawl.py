@@ -146,7 +146,7 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         list[HookName], describe("Functions of installed packages to call with each page.", max_length=20)
     ] = []
     analyze: Annotated[bool, describe("Store the page details that analyses need, and analyze the crawl.")] = False
-    links: Annotated[bool, describe("Store URL, text and kind of every link; `analyze` stores them, too.")] = False
+    links: Annotated[bool, describe("Store URL, text and kind of every link; `analyze` sets it, too.")] = False
     gate: Annotated[Name | None, describe("Name of the gate that judges the analysis.")] = None
     baseline: Annotated[
         Name | None,
@@ -185,11 +185,6 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def budgets(self) -> tuple[float | None, ...]:
         return self.max_pages, self.max_bytes, self.max_seconds
-
-    @property
-    def stores_links(self) -> bool:
-        """Return whether links are stored with their URLs and texts."""
-        return self.links or self.analyze
 
     @property
     def has_budget(self) -> bool:

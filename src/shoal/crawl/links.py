@@ -1,7 +1,7 @@
 """The links of a crawl: which page links where, with the text of each link and the status of its target.
 
-Only crawls with `links` or `analyze` store URLs and texts. Of any other, the pages that link to a given URL are known,
-because each page has the keys of its targets.
+Only crawls with the option `links`, which `analyze` sets, store URLs and texts. Of any other, the pages that link to a
+given URL are known, because each page has the keys of its targets.
 """
 
 import asyncio
@@ -96,7 +96,7 @@ class CrawlLinks:
 
     def check_stored(self) -> None:
         """Raise if the crawl does not store URLs and texts of links."""
-        if not self._crawl.config.stores_links:
+        if not self._crawl.config.links:
             raise NotFound("stored links of crawl", self._crawl.id, FIX)
 
     def canonical(self, text: str) -> Url | UrlRefusal:
@@ -108,7 +108,7 @@ class CrawlLinks:
     ) -> FoundLinks:
         """Return the next matching links, not all of them if the time is up. A crawl that does not store links is
         searched only for links to one URL."""
-        if not self._crawl.config.stores_links and wanted.target is not None and wanted.source is None:
+        if not self._crawl.config.links and wanted.target is not None and wanted.source is None:
             return await self._search_keys(wanted, wanted.target, after, limit, seconds)
         self.check_stored()
         until, found, place = self._clock.monotonic() + seconds, list[Link](), after

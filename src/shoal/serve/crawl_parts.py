@@ -118,9 +118,9 @@ class LinkApi:
         expensive=lambda query: query.source is None,
     )
     async def list_links(self, request: EndpointRequest[Nothing, LinkQuery]) -> PageLinkList:
-        """Only crawls with `links` or `analyze` store links; of any other, `to` finds the pages that link to a URL.
-        A search of a large crawl may return few items, or none, and `next`: continue there. Until the crawl has ended,
-        `next` is set."""
+        """Only crawls with the option `links` store them, which `analyze` sets; of any other, `to` finds the pages that
+        link to a URL. A search of a large crawl may return few items, or none, and `next`: continue there. Until the
+        crawl has ended, `next` is set."""
         query = request.query
         crawl = (await self._crawls.get(request.path_param("crawl_id"))).crawl
         links = CrawlLinks(self._database, crawl, self._max_url_length)
@@ -129,7 +129,7 @@ class LinkApi:
         goes_on = not found.is_complete or (crawl.state not in TERMINAL and query.source is None)
         following = cursor_of(f"{found.place.number}.{found.place.links}") if goes_on else None
         items = [PageLink.of(link) for link in found.links]
-        return PageLinkList(items=items, next=following, stored=crawl.config.stores_links)
+        return PageLinkList(items=items, next=following, stored=crawl.config.links)
 
 
 def link_filter(

@@ -44,7 +44,7 @@ class PreviousCrawl:
         self._depth = config.depth
         self._with_details = config.analyze
         same = all(getattr(config, name) == getattr(crawl.config, name) for name in READING)
-        same = same and config.stores_links <= crawl.config.stores_links
+        same = same and config.links <= crawl.config.links
         self._reads_the_same = same and config.keep_bodies <= crawl.config.keep_bodies
         self._same_borders = _same_borders(config, crawl.config)
         self._is_trusted = is_whole and self._same_borders and config.depth <= crawl.config.depth

@@ -115,7 +115,7 @@ class Walker:
 
     def _optional_facts(self) -> "OptionalFactsReader | None":
         config = self._crawl.config
-        if not config.stores_links and config.rules is None and not config.hooks:
+        if not (config.analyze or config.links) and config.rules is None and not config.hooks:
             return None
         from shoal.extract.optional_facts import OptionalFactsReader, find_hooks
         from shoal.extract.rules import read_rules

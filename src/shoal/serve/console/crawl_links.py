@@ -69,7 +69,7 @@ class CrawlLinksPage:
         given, after = request.query.given, request.query.after
         status = await self._crawls.get(request.path_param("crawl_id"))
         links = CrawlLinks(self._database, status.crawl, self._max_url_length)
-        is_known = status.crawl.config.stores_links or ("to" in given and "from" not in given)
+        is_known = status.crawl.config.links or ("to" in given and "from" not in given)
         problem, found = "", FoundLinks([], LinkPlace(), is_complete=True)
         try:
             wanted = _filter(links, given)
@@ -81,7 +81,7 @@ class CrawlLinksPage:
             "given": given,
             "problem": problem,
             "is_known": is_known,
-            "is_stored": status.crawl.config.stores_links,
+            "is_stored": status.crawl.config.links,
             "links": [(link, response_class(link.status)) for link in found.links],
             "more": None if found.is_complete else cursor_of(f"{found.place.number}.{found.place.links}"),
             "is_first": not after,

@@ -122,7 +122,7 @@ class PageLink(Resource, kw_only=True, rename={"source": "from", "target": "to"}
 class PageLinkList(Resource, kw_only=True):
     items: list[PageLink]
     next: NextLater
-    stored: Annotated[bool, describe("Whether the crawl stores text, rel and kind of links (`links` or `analyze`).")]
+    stored: Annotated[bool, describe("Whether the crawl stores text, rel and kind of links (option `links`).")]
 
     example: ClassVar = {"items": [PageLink.example], "next": "MTIuMA", "stored": True}
 
