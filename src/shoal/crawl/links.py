@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from shoal.base.clock import Clock, SystemClock
-from shoal.base.database import Database
+from shoal.base.database import Database, Tx
 from shoal.base.errors import NotFound
 from shoal.base.url import Canonicalizer, Url, UrlRefusal
 from shoal.crawl.crawl import Crawl
@@ -150,9 +150,17 @@ class CrawlLinks:
         number = self._crawl.number
         if source is None:
             before = place.number - 1 if place.links else place.number
-            return await self._database.read(lambda tx: self._store.after(tx, number, before, PAGES))
+
+            async def look(tx: Tx) -> list[tuple[int, Page]]:
+                found = await self._store.after(tx, number, before, PAGES)
+                links = dict(await self._store.outlinks_after(tx, number, before, PAGES))
+                for one, page in found:
+                    page.outlinks = links.get(one)
+                return found
+
+            return await self._database.read(look)
         key = key_of(source, self._crawl.key_seed)
-        rows = await self._database.read(lambda tx: self._store.of_keys(tx, number, [key[0]]))
+        rows = await self._database.read(lambda tx: self._store.of_keys(tx, number, [key[0]], details=True))
         return [(place.number, page) for _, chk, page in rows if chk == key[1]]
 
     async def _links_of(self, pages: list[tuple[int, Page]], wanted: LinkFilter) -> list[tuple[int, list[Link]]]:

@@ -4,7 +4,7 @@
 INSERT INTO page (crawl, key, chk, url, final_url, status, depth, parent, content_type, encoding, bytes, title, description,
                   canonical, robots, lang, h1, word_count, content_hash, links_internal, links_external,
                   redirects, fetched_at, duration_ms, attempt, rendered, error_code, error_message, data,
-                  body_file, body_offset, body_length, etag, last_modified, links, fingerprint, text_hash, flags, outlinks)
+                  body_file, body_offset, body_length, etag, last_modified, links, fingerprint, text_hash, flags)
 SELECT * FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :url::text[], :final_url::text[], :status::smallint[],
                      :depth::int[], :parent::text[], :content_type::text[], :encoding::text[],
                      :bytes::bigint[], :title::text[], :description::text[], :canonical::text[],
@@ -13,18 +13,18 @@ SELECT * FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :url::text[], :
                      :fetched_at::bigint[], :duration_ms::float8[], :attempt::int[], :rendered::smallint[],
                      :error_code::text[], :error_message::text[], :data::text[], :body_file::text[],
                      :body_offset::bigint[], :body_length::int[], :etag::text[], :last_modified::text[],
-                     :links::bytea[], :fingerprint::bigint[], :text_hash::bigint[], :flags::smallint[], :outlinks::bytea[])
+                     :links::bytea[], :fingerprint::bigint[], :text_hash::bigint[], :flags::smallint[])
          AS g (crawl, key, chk, url, final_url, status, depth, parent, content_type, encoding, bytes, title, description,
                canonical, robots, lang, h1, word_count, content_hash, links_internal, links_external,
                redirects, fetched_at, duration_ms, attempt, rendered, error_code, error_message, data,
-               body_file, body_offset, body_length, etag, last_modified, links, fingerprint, text_hash, flags, outlinks)
+               body_file, body_offset, body_length, etag, last_modified, links, fingerprint, text_hash, flags)
 ON CONFLICT (crawl, key, chk) DO NOTHING;
 
 -- name: insert_details
--- Store the details of pages, unless they are there.
+-- Store the details and links of pages, unless they are there.
 -- batch: arrays
-INSERT INTO page_detail (crawl, key, chk, detail)
-SELECT * FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :detail::bytea[])
+INSERT INTO page_detail (crawl, key, chk, detail, outlinks)
+SELECT * FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :detail::bytea[], :outlinks::bytea[])
 ON CONFLICT (crawl, key, chk) DO NOTHING;
 
 -- name: page_validators
@@ -42,8 +42,8 @@ SELECT p.* FROM unnest(:keys::bigint[]) AS k (key)
 CROSS JOIN LATERAL (SELECT * FROM page WHERE page.crawl = :crawl AND page.key = k.key ORDER BY page.chk OFFSET 0) AS p;
 
 -- name: details_of_keys
--- The details of the pages with these keys.
-SELECT d.key, d.chk, d.detail FROM unnest(:keys::bigint[]) AS k (key)
+-- The details and links of the pages with these keys.
+SELECT d.key, d.chk, d.detail, d.outlinks FROM unnest(:keys::bigint[]) AS k (key)
 CROSS JOIN LATERAL (SELECT * FROM page_detail AS t WHERE t.crawl = :crawl AND t.key = k.key ORDER BY t.chk OFFSET 0) AS d;
 
 -- name: urls_of_keys
@@ -72,7 +72,14 @@ WHERE r.fate = 4;
 SELECT p.number, d.detail FROM page AS p
 CROSS JOIN LATERAL (SELECT t.detail FROM page_detail AS t
                     WHERE t.crawl = p.crawl AND t.key = p.key AND t.chk = p.chk OFFSET 0) AS d
-WHERE p.crawl = :crawl AND p.number > :number ORDER BY p.number LIMIT :limit;
+WHERE p.crawl = :crawl AND p.number > :number AND length(d.detail) > 0 ORDER BY p.number LIMIT :limit;
+
+-- name: outlinks_after
+-- The links of pages of a crawl, in the order in which the pages were stored.
+SELECT p.number, d.outlinks FROM page AS p
+CROSS JOIN LATERAL (SELECT t.outlinks FROM page_detail AS t
+                    WHERE t.crawl = p.crawl AND t.key = p.key AND t.chk = p.chk OFFSET 0) AS d
+WHERE p.crawl = :crawl AND p.number > :number AND d.outlinks IS NOT NULL ORDER BY p.number LIMIT :limit;
 
 -- name: drop_details_up_to
 -- Delete the details of pages of a crawl, up to the page with a number.

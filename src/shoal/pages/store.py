@@ -45,7 +45,7 @@ class PageFilter:
 
 
 ANY_ERROR = "any"
-_PLAIN = tuple(name for name in Page.__slots__ if name not in ("redirects", "data", "rendered", "detail"))
+_PLAIN = tuple(name for name in Page.__slots__ if name not in ("redirects", "data", "rendered", "detail", "outlinks"))
 _plain = attrgetter(*_PLAIN)
 _FOREIGN = ("title", "description", "canonical", "robots", "lang", "h1", "content_type", "error_message")
 LAST_NUMBER = 2**62
@@ -116,9 +116,9 @@ class PageStore:
         """Insert pages, each under its URL's key; return how many were new. An existing page is left unchanged."""
         rows = [_row(crawl, key, chk, page) for key, chk, page in pages]
         details = [
-            {"crawl": crawl, "key": key, "chk": chk, "detail": page.detail}
+            {"crawl": crawl, "key": key, "chk": chk, "detail": page.detail or b"", "outlinks": page.outlinks}
             for key, chk, page in pages
-            if page.detail is not None
+            if page.detail is not None or page.outlinks is not None
         ]
         await tx.many("insert_details", details)
         try:
@@ -173,14 +173,12 @@ class PageStore:
         return [PageOutline(*row) for row in rows]
 
     async def numbered(self, tx: Tx, crawl: int, number: int) -> Page | None:
-        """Return the page with this number, with its details."""
+        """Return the page with this number, with its details and links."""
         row = await tx.one("page_numbered", crawl=crawl, number=number, limit=1)
         if row is None:
             return None
         page = _page(row)
-        for kept in await tx.all("details_of_keys", crawl=crawl, keys=[row["key"]]):
-            if kept["chk"] == row["chk"]:
-                page.detail = kept["detail"]
+        await self._add_details(tx, crawl, [(row["key"], row["chk"], page)])
         return page
 
     async def links_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, int, bytes]]:
@@ -198,16 +196,20 @@ class PageStore:
     async def of_keys(
         self, tx: Tx, crawl: int, keys: list[int], *, details: bool = False
     ) -> list[tuple[int, int, Page]]:
-        """Return the pages with these keys, each with its key and check, optionally with their details."""
-        keys = list(set(keys))
-        rows = await tx.all("pages_of_keys", crawl=crawl, keys=keys)
+        """Return the pages with these keys, each with its key and check, optionally with their details and links."""
+        rows = await tx.all("pages_of_keys", crawl=crawl, keys=list(set(keys)))
         found = [(row["key"], row["chk"], _page(row)) for row in rows]
         if details:
-            kept = await tx.all("details_of_keys", crawl=crawl, keys=keys)
-            known = {(row["key"], row["chk"]): row["detail"] for row in kept}
-            for key, chk, page in found:
-                page.detail = known.get((key, chk))
+            await self._add_details(tx, crawl, found)
         return found
+
+    @staticmethod
+    async def _add_details(tx: Tx, crawl: int, pages: list[tuple[int, int, Page]]) -> None:
+        rows = await tx.all("details_of_keys", crawl=crawl, keys=list({key for key, _, _ in pages}))
+        known = {(row["key"], row["chk"]): row for row in rows}
+        for key, chk, page in pages:
+            if (row := known.get((key, chk))) is not None:
+                page.detail, page.outlinks = row["detail"] or None, row["outlinks"]
 
     async def urls_of(self, tx: Tx, crawl: int, keys: list[int]) -> dict[int, Url]:
         """Return the URLs of the pages with these keys; keys without a page are omitted."""
@@ -231,6 +233,13 @@ class PageStore:
         have none."""
         rows = await tx.all("details_after", crawl=crawl, number=number, limit=limit)
         return [(row["number"], row["detail"]) for row in rows]
+
+    async def outlinks_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return the links of pages with URL and text, each with its page's number, in the order of `after`;
+        `shoal.extract.links.unpack_links` reads them. Pages of a crawl without `links`, and pages without HTML, have
+        none."""
+        rows = await tx.all("outlinks_after", crawl=crawl, number=number, limit=limit)
+        return [(row["number"], row["outlinks"]) for row in rows]
 
     async def last_number(self, tx: Tx, crawl: int) -> int:
         """Return the number of the page that was stored last; 0 if there is none."""

@@ -3,17 +3,17 @@
 INSERT INTO page (crawl, key, chk, url, final_url, status, depth, parent, content_type, encoding, bytes, title, description,
                   canonical, robots, lang, h1, word_count, content_hash, links_internal, links_external,
                   redirects, fetched_at, duration_ms, attempt, rendered, error_code, error_message, data,
-                  body_file, body_offset, body_length, etag, last_modified, links, fingerprint, text_hash, flags, outlinks)
+                  body_file, body_offset, body_length, etag, last_modified, links, fingerprint, text_hash, flags)
 VALUES (:crawl, :key, :chk, :url, :final_url, :status, :depth, :parent, :content_type, :encoding, :bytes, :title,
         :description, :canonical, :robots, :lang, :h1, :word_count, :content_hash, :links_internal,
         :links_external, :redirects, :fetched_at, :duration_ms, :attempt, :rendered, :error_code,
         :error_message, :data, :body_file, :body_offset, :body_length, :etag, :last_modified, :links, :fingerprint,
-        :text_hash, :flags, :outlinks)
+        :text_hash, :flags)
 ON CONFLICT (crawl, key, chk) DO NOTHING;
 
 -- name: insert_details
--- Store a page's details, unless they are there.
-INSERT INTO page_detail (crawl, key, chk, detail) VALUES (:crawl, :key, :chk, :detail)
+-- Store a page's details and links, unless they are there.
+INSERT INTO page_detail (crawl, key, chk, detail, outlinks) VALUES (:crawl, :key, :chk, :detail, :outlinks)
 ON CONFLICT (crawl, key, chk) DO NOTHING;
 
 -- name: page_validators
@@ -29,8 +29,8 @@ FROM json_each(:keys) AS k CROSS JOIN page AS p ON p.crawl = :crawl AND p.key = 
 SELECT p.* FROM json_each(:keys) AS k CROSS JOIN page AS p ON p.crawl = :crawl AND p.key = k.value;
 
 -- name: details_of_keys
--- The details of the pages with these keys.
-SELECT d.key, d.chk, d.detail
+-- The details and links of the pages with these keys.
+SELECT d.key, d.chk, d.detail, d.outlinks
 FROM json_each(:keys) AS k CROSS JOIN page_detail AS d ON d.crawl = :crawl AND d.key = k.value;
 
 -- name: urls_of_keys
@@ -52,7 +52,12 @@ WHERE r.fate = 4;
 -- name: details_after
 -- The details of pages of a crawl, in the order in which the pages were stored.
 SELECT p.number, d.detail FROM page AS p JOIN page_detail AS d ON d.crawl = p.crawl AND d.key = p.key AND d.chk = p.chk
-WHERE p.crawl = :crawl AND p.number > :number ORDER BY p.number LIMIT :limit;
+WHERE p.crawl = :crawl AND p.number > :number AND length(d.detail) > 0 ORDER BY p.number LIMIT :limit;
+
+-- name: outlinks_after
+-- The links of pages of a crawl, in the order in which the pages were stored.
+SELECT p.number, d.outlinks FROM page AS p JOIN page_detail AS d ON d.crawl = p.crawl AND d.key = p.key AND d.chk = p.chk
+WHERE p.crawl = :crawl AND p.number > :number AND d.outlinks IS NOT NULL ORDER BY p.number LIMIT :limit;
 
 -- name: drop_details_up_to
 -- Delete the details of pages of a crawl, up to the page with a number.

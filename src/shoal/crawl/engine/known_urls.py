@@ -42,7 +42,7 @@ class PreviousCrawl:
         self._pages = PageStore()
         self._number = crawl.number
         self._depth = config.depth
-        self._with_details = config.analyze
+        self._with_details = config.analyze or config.links
         same = all(getattr(config, name) == getattr(crawl.config, name) for name in READING)
         same = same and config.links <= crawl.config.links
         self._reads_the_same = same and config.keep_bodies <= crawl.config.keep_bodies
