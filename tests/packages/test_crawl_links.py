@@ -30,7 +30,7 @@ def links_of(crawler: Crawler, seen: CrawlStatus) -> CrawlLinks:
 
 
 async def all_links(crawler: Crawler, seen: CrawlStatus, wanted: LinkFilter | None = None) -> list[Link]:
-    return [link async for some in links_of(crawler, seen).all(wanted) for link in some]
+    return [link async for some in links_of(crawler, seen).all(wanted or LinkFilter()) for link in some]
 
 
 async def test_links_have_urls_texts_kinds_and_the_status_of_their_target(crawler: Crawler) -> None:

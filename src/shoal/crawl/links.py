@@ -5,7 +5,8 @@ given URL are known, because each page has the keys of its targets.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -23,7 +24,9 @@ from shoal.pages.links import LinkFlag, pack_key, unpack
 from shoal.pages.page import Page
 from shoal.pages.store import PageStore, TargetStatus
 
-PAGES: Final = 100  # whose links are read at once
+PAGES: Final = 100  # that one query reads
+AT_ONCE: Final = 10  # pages whose links are in memory: each may have thousands
+BATCH: Final = 2_000  # links
 BLOBS: Final = 2_000  # pages whose keys are searched at once
 MOST_CACHED: Final = 100_000  # statuses
 FIX: Final = "run the crawl with --links FILE or with the option links"
@@ -112,38 +115,48 @@ class CrawlLinks:
             return await self._search_keys(wanted, wanted.target, after, limit, seconds)
         self.check_stored()
         until, found, place = self._clock.monotonic() + seconds, list[Link](), after
-        while True:
-            pages = await self._pages(wanted.source, place)
-            rows = await self._links_of(pages, wanted)
-            for number, links in rows:
-                if len(found) == limit:
+        async with aclosing(self._by_page(wanted, after)) as pages:
+            async for number, links in pages:
+                if len(found) == limit or (place != after and self._clock.monotonic() > until):
                     return FoundLinks(found, place, is_complete=False)
-                begin = place.links if number == place.number else 0
+                begin = after.links if number == after.number else 0
                 end = begin + limit - len(found)
                 found += links[begin:end]
                 if len(links) > end:
                     return FoundLinks(found, LinkPlace(number, end), is_complete=False)
                 place = LinkPlace(number)
-            if not pages or wanted.source is not None:
-                return FoundLinks(found, place, is_complete=True)
-            if self._clock.monotonic() > until:
-                return FoundLinks(found, place, is_complete=False)
+        return FoundLinks(found, place, is_complete=True)
 
-    async def all(self, wanted: LinkFilter | None = None) -> AsyncIterator[list[Link]]:
-        """Yield every matching link, in batches."""
-        place, chosen = LinkPlace(), wanted or LinkFilter()
-        while True:
-            found = await self.search(chosen, place, 10_000)
-            if found.links:
+    async def all(self, wanted: LinkFilter) -> AsyncIterator[list[Link]]:
+        """Yield every matching link, in batches; see `search` for crawls that do not store links."""
+        if not self._crawl.config.links:
+            found = FoundLinks([], LinkPlace(), is_complete=False)
+            while not found.is_complete:
+                found = await self.search(wanted, found.place, BATCH)
                 yield found.links
-            if found.is_complete:
-                return
-            place = found.place
+            return
+        batch = list[Link]()
+        async for _, links in self._by_page(wanted, LinkPlace()):
+            batch += links
+            if len(batch) >= BATCH:
+                yield batch
+                batch = []
+        yield batch
 
     async def records(self, wanted: LinkFilter | None = None) -> AsyncIterator[list[dict[str, Any]]]:
         """Yield the public records of every matching link, in batches."""
-        async for links in self.all(wanted):
+        async for links in self.all(wanted or LinkFilter()):
             yield [link.record() for link in links]
+
+    async def _by_page(self, wanted: LinkFilter, place: LinkPlace) -> AsyncGenerator[tuple[int, list[Link]], None]:
+        """Yield the matching links of each page, from a place on, with the number of the page."""
+        while pages := await self._pages(wanted.source, place):
+            for start in range(0, len(pages), AT_ONCE):
+                for found in await self._links_of(pages[start : start + AT_ONCE], wanted):
+                    yield found
+            if wanted.source is not None:
+                return
+            place = LinkPlace(pages[-1][0])
 
     async def _pages(self, source: Url | None, place: LinkPlace) -> list[tuple[int, Page]]:
         """Return the next pages; the one at the place again if only a part of its links was read."""
@@ -167,7 +180,7 @@ class CrawlLinks:
         """Return the matching links of each page; in a thread, because a page may have thousands."""
         read = await asyncio.to_thread(lambda: [(number, self._read(page, wanted)) for number, page in pages])
         await self._learn({key for _, links in read for key, _ in links})
-        return [(number, self._judged(links, wanted)) for number, links in read]
+        return await asyncio.to_thread(lambda: [(number, self._judged(links, wanted)) for number, links in read])
 
     def _read(self, page: Page, wanted: LinkFilter) -> list[tuple[int, Link]]:
         """Return the links of a page, each with the key of its target, before their statuses are known."""
