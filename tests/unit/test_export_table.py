@@ -179,7 +179,10 @@ async def test_an_output_is_replaced_and_another_file_is_not(tmp_path: Path, end
         outputs = Outputs([str(path)])
         outputs.fit(table)
         outputs.check()
-    assert not may_replace(str(path), PAGE_COLUMNS)  # url and title may be anybody's
+    assert may_replace(str(path), PAGE_COLUMNS)
+    await written(path, PageTable(["url"]), page())
+    assert may_replace(str(path), ["url"])
+    assert not may_replace(str(path), PAGE_COLUMNS)  # it may be anybody's list
     await written(path, PageTable(), page(1, {"name": "x" * 500_000}))
     assert may_replace(str(path), LINK_COLUMNS)
     for content in (b"my notes\n", b'{"name": 1}\n', b'"name","url"\r\n', b"[1]", b"\xff\xfe", b"{", b'["url"]\n'):

@@ -1,7 +1,6 @@
 """Tell outputs of Shoal's from other files, so that these are not replaced without a question."""
 
 import csv
-import gzip
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,16 +11,12 @@ import orjson
 from shoal.pages.export.table import DATA, LINK_COLUMNS, PAGE_COLUMNS, PARTS
 
 FIRST: Final = 4_000_000  # bytes of a file that are looked at: one record is smaller
-_MARKS: Final = (
-    {"crawl_id"},
-    {"from", "to"},
-    {"url", "data"},
-)  # few other files have these and nothing but our columns
+_OURS: Final = frozenset({*PAGE_COLUMNS, *LINK_COLUMNS, *PARTS})
 
 
 def may_replace(name: str, columns: Iterable[str]) -> bool:
-    """Return whether a file is empty, or a table with the columns of the one to be written, or one that has no other
-    columns than ours and looks like pages, links or data."""
+    """Return whether a file is empty, or a table with the columns of the one to be written, or with several columns,
+    all of which pages or links have."""
     path = Path(name)
     try:
         if not path.stat().st_size:
@@ -29,9 +24,7 @@ def may_replace(name: str, columns: Iterable[str]) -> bool:
         found = _columns(path)
     except (OSError, ValueError, csv.Error):
         return False
-    ours = all(one in PAGE_COLUMNS or one in LINK_COLUMNS or one in PARTS or one.startswith(DATA) for one in found)
-    looks_so = any(one.startswith(DATA) for one in found) or any(mark <= set(found) for mark in _MARKS)
-    return bool(found) and (found == list(columns) or (ours and looks_so))
+    return found == list(columns) or (len(found) > 1 and all(one in _OURS or one.startswith(DATA) for one in found))
 
 
 def is_archive(name: str) -> bool:
@@ -40,7 +33,7 @@ def is_archive(name: str) -> bool:
         with Path(name).open("rb") as file:
             first = file.read(FIRST)
         return not first or b"software: Shoal/" in zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(first, 10_000)
-    except (OSError, zlib.error, gzip.BadGzipFile):
+    except (OSError, zlib.error):
         return False
 
 
