@@ -29,6 +29,7 @@ PORT = int(os.environ.get("BENCH_PORT", "18090"))
 PAGES = 5_000
 SHORT_PAGES = 1_000
 MANY_PAGES = 100_000
+LINKS = "links.jsonl"
 # The other crawlers, and what each of them needs to be installed.
 OTHERS = {
     "scrapy-uvloop": HOME / "venv" / "scrapy",
@@ -52,6 +53,8 @@ class Run:
     pages: int
     forbidden: int
     records: int
+    stored: int = 0  # bytes of the store
+    links: int = 0  # in the file of links
 
     @property
     def cpu_ms(self) -> float:
@@ -75,6 +78,7 @@ def run(options: Namespace) -> Report:
     if not options.alone:
         beside_others(report, pages, options.concurrency, reps)
     as_sites_grow(report, [pages, many] if many else [pages], options.concurrency, reps)
+    with_links(report, pages, options.concurrency, reps)
     on_two_cores(report, pages, options.concurrency, reps)
     return report
 
@@ -136,6 +140,23 @@ def as_sites_grow(report: Report, sizes: Sequence[int], concurrency: int, reps: 
         table.notes.append(f"Memory at {sizes[-1]:,} pages is {peaks[-1] / peaks[0]:.2f} times that at {sizes[0]:,}.")
 
 
+def with_links(report: Report, pages: int, concurrency: int, reps: int) -> None:
+    table = report.table(
+        f"Links with URL and text, {pages:,} pages, one core",
+        "links", "CPU ms/page", "store, bytes/page", "bytes/link", "links stored",
+    )  # fmt: skip
+    with ExitStack() as stack:
+        served = [serve_site(stack, pages, 0, cores()[1:])]
+        plain, linked = (
+            middle([crawl(served, concurrency, cores()[:1], *more) for _ in range(reps)], lambda run: run.cpu_ms)
+            for more in ((), ("--links", LINKS))
+        )
+    table.rows.append(["not asked for", plain.cpu_ms, plain.stored / max(1, plain.records), None, 0])
+    each = (linked.stored - plain.stored) / max(1, linked.links)
+    table.rows.append(["`--links`", linked.cpu_ms, linked.stored / max(1, linked.records), each, linked.links])
+    table.notes.append("The second row also writes the file of links.")
+
+
 def on_two_cores(report: Report, pages: int, concurrency: int, reps: int) -> None:
     table = report.table(
         f"Two hosts of {pages:,} pages, one process and two",
@@ -190,14 +211,18 @@ def crawl(served: Sequence[Served], concurrency: int, on: Sequence[int], *more: 
         command = [str(ROOT / "shoal"), "crawl", *(f"{one.base}/" for one in served), "--depth", "50"]
         command += ["--speed", "max", "--concurrency", str(concurrency), "--output", str(out)]
         command += ["--store", f"sqlite:///{folder}/shoal.db", *more]
+        links = Path(folder) / LINKS
+        command = [str(links) if word == LINKS else word for word in command]
         errors = HOME / "run" / "shoal.err"
         cost = measure(command, on=on, log=errors)
         if cost.code:
             print(f"`shoal crawl` ended with {cost.code}:\n{errors.read_text()[-2000:]}")
         records = sum(1 for _ in out.open()) if out.exists() else 0
+        linked = sum(1 for _ in links.open()) if links.exists() else 0
+        stored = sum(file.stat().st_size for file in Path(folder).glob("shoal.db*"))
     asked = [(one.base, path) for one in served for path in one.asked()]
     pages = {path for path in asked if path[1] == "/" or path[1].startswith("/f")}
-    return Run(cost, len(pages), sum(path.startswith("/private/") for _, path in asked), records)
+    return Run(cost, len(pages), sum(path.startswith("/private/") for _, path in asked), records, stored, linked)
 
 
 def knows_processes() -> bool:

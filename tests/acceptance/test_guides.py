@@ -130,7 +130,7 @@ def test_the_rule_sets_and_commands_of_the_guide_on_data_extraction_work(site: S
     for text in others:
         read_rules(tomllib.loads(text))
     (tmp_path / "rules.toml").write_text(rules)
-    assert run_commands("extract-data.md", site, tmp_path) == 4
+    assert run_commands("extract-data.md", site, tmp_path) == 7
     records = [json.loads(line) for line in (tmp_path / "data.jsonl").read_text().splitlines()]
     assert records
     assert all(record["data"]["title"] == record["h1"] and record["data"]["links"] for record in records)
@@ -155,7 +155,7 @@ def test_the_commands_of_the_guide_on_page_jobs_work(site: Site, tmp_path: Path)
 
 
 def test_the_commands_of_the_guide_on_exports_work(site: Site, tmp_path: Path) -> None:
-    assert run_commands("export-pages.md", site, tmp_path) == 3
+    assert run_commands("export-pages.md", site, tmp_path) == 6
     made = {"pages.parquet", "site.warc.gz", "site.cdxj", "site.md", "shelf.parquet", "broken.csv"}
     assert made <= {path.name for path in tmp_path.iterdir()}
 

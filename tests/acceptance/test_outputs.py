@@ -18,7 +18,7 @@ from warcio.archiveiterator import ArchiveIterator
 from shoal.base.machine import SAME_CTRL_C_SECONDS
 from tests.support import ledger
 from tests.support.fleet import clean_environment
-from tests.support.processes import Shoal, start_shoal
+from tests.support.processes import Shoal, run_shoal, start_shoal
 from tests.support.s3_server import ACCESS_KEY, REGION, SECRET_KEY, object_store
 from tests.support.site import Site
 
@@ -297,3 +297,60 @@ def test_bodies_in_an_object_store_are_kept_exported_and_removed(
         assert 0 < len(objects.objects) < PAGES  # one for each commit
         assert shoal("crawls", "rm", ID, "--store", sqlite_url, **env)[0] == 0
         assert objects.objects == {}
+
+
+def test_links_are_written_when_the_crawl_has_ended_and_move_with_it(
+    crawl: Crawl, tmp_path: Path, sqlite_url: str
+) -> None:
+    with Site(pages=8) as site:
+        words = [site.address, "--id", ID, "--store", sqlite_url, "--depth", "50", "--speed", "max"]
+        code, out, err = ended(crawl(*words, "-o", "links.csv", "--links", "all.parquet", "-o", "pages.csv"))
+    assert code == 0, err
+    assert [line.split()[-1] for line in out.splitlines() if line.startswith("Output")] == [
+        *("pages.csv", "links.csv", "all.parquet")
+    ]
+    with (tmp_path / "links.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file, strict=True))
+    assert list(rows[0]) == ["from", "to", "text", "rel", "nofollow", "kind", "status", "error"]
+    assert {row["from"] for row in rows} == site.urls
+    assert {row["status"] for row in rows if row["to"] in site.urls} == {"200"}
+    assert {row["kind"] for row in rows} == {"a"}
+    assert pq.read_table(tmp_path / "all.parquet")["to"].to_pylist() == [row["to"] for row in rows]
+
+    def run(*words: str, code: int = 0) -> str:
+        done = run_shoal(*words, cwd=tmp_path, env=clean_environment(tmp_path), timeout=DEADLINE_SECONDS)
+        assert done.returncode == code, done.stderr
+        return done.stdout + done.stderr
+
+    run("crawls", "dump", ID, "--store", sqlite_url, "--output", "dump.jsonl")
+    moved = f"sqlite:///{tmp_path}/moved.db"
+    run("crawls", "load", "dump.jsonl", "--store", moved)
+    assert f"{len(rows)} links of {ID} written" in run("crawls", "export", ID, "--store", moved, "--links", "moved.csv")
+    assert (tmp_path / "moved.csv").read_bytes() == (tmp_path / "links.csv").read_bytes()
+    told = run("crawls", "export", ID, "--store", moved, "--links", "-", "--status", "404")
+    assert f"0 links of {ID} written" in told
+    (tmp_path / "notes.csv").write_text("mine\n")
+    told = run("crawls", "export", ID, "--store", moved, "--output", "notes.csv", code=2)
+    assert "'notes.csv' exists and does not look like an output of Shoal's" in told
+    assert (tmp_path / "notes.csv").read_text() == "mine\n"
+
+
+def test_a_crawl_without_links_says_so_and_bad_columns_store_nothing(
+    crawl: Crawl, tmp_path: Path, sqlite_url: str
+) -> None:
+    (tmp_path / "rules.toml").write_text('[fields.price]\ncss = "h1"\n[fields.Price]\ncss = "h1"\n')
+    with Site(pages=3) as site:
+        words = [site.address, "--id", ID, "--store", sqlite_url, "--speed", "max"]
+        for bad, said in (
+            (["-o", "a.csv", "--fields", "url,nothing"], "--fields names 'nothing', which is not a field"),
+            (["-o", "a.csv", "--fields", "data.price"], "no rule set extracts data"),
+            (["-o", "a.csv", "--rules", "rules.toml"], "data.price and data.Price, which differ only in case"),
+        ):
+            code, _, err = ended(crawl(*words, *bad))
+            assert (code, said in err) == (2, True), err
+        assert ended(crawl(*words, "-o", "a.json"))[0] == 0  # no crawl of that id was stored before
+        assert len(json.loads((tmp_path / "a.json").read_text())) == 3
+        code, _, err = ended(crawl("--resume", ID, "--store", sqlite_url, "--links", "l.csv"))
+    assert code == 2
+    assert f"crawl {ID} does not store links; run the crawl with --links FILE" in err
+    assert not (tmp_path / "l.csv").exists()

@@ -1,9 +1,11 @@
 """`shoal rules test`, and crawls with rule sets and hooks, as processes."""
 
+import csv
 import json
 import os
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.support.distribution import install
@@ -94,7 +96,19 @@ def test_a_rule_set_is_carried_out_on_the_bodies_that_a_crawl_kept(tmp_path: Pat
         assert shoal(*words)[0] == 5
     assert (tmp_path / "data.jsonl").read_text().count("Page") == 4  # as it was
     assert shoal("rules", "apply", "rules.toml", "kept", *store, "--output", "/nowhere/x.jsonl")[0] == 4
-    code, _, err = shoal("rules", "apply", "rules.toml", "kept", *store, "--output", "data.csv")
-    assert code == 2
-    assert "--output data.csv is not a JSON lines file" in err
-    assert not (tmp_path / "data.csv").exists()
+    for name in ("data.md", "data.warc.gz", "links.csv"):
+        code, _, err = shoal("rules", "apply", "rules.toml", "kept", *store, "--output", name)
+        assert code == 2
+        assert "--output is not a file of data" in err
+        assert not (tmp_path / name).exists()
+    words = ["-o", "data.csv", "-o", "data.parquet", "-o", "data.json"]
+    assert shoal("rules", "apply", "rules.toml", "kept", *store, *words)[0] == 0
+    with (tmp_path / "data.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file, strict=True))
+    assert list(rows[0]) == ["url", "data", "error", "data.title", "data.price"]
+    assert {row["data.title"] for row in rows} == {f"Page {number}" for number in range(4)}
+    assert pq.read_table(tmp_path / "data.parquet")["data.title"].to_pylist() == [row["data.title"] for row in rows]
+    assert [one["url"] for one in json.loads((tmp_path / "data.json").read_text())] == [row["url"] for row in rows]
+    words = ["-o", "data.csv", "--fields", "status,data.title,h1"]
+    assert shoal("rules", "apply", "rules.toml", "kept", *store, *words)[0] == 0
+    assert (tmp_path / "data.csv").read_text().splitlines()[0] == '"status","data.title","h1"'

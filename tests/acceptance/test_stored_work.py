@@ -97,6 +97,18 @@ def test_a_crawl_of_an_earlier_commit_moves_to_a_new_store(shoal: Shoal, site: S
     assert Counter(json.loads(line)["url"] for line in records) == Counter(site.urls)
 
 
+def test_a_crawl_of_an_earlier_commit_says_that_it_has_no_links(
+    shoal: Shoal, site: Site, store: str, tmp_path: Path
+) -> None:
+    env = clean_environment(tmp_path) | {"DATABASE_URL": store}
+    words = ("crawls", "export", FINISHED, "--links", "links.csv")
+    done = run_shoal(*words, cwd=tmp_path, env=env, timeout=DEADLINE_SECONDS)
+    assert (done.returncode, "does not store links" in done.stderr) == (2, True)
+    assert not (tmp_path / "links.csv").exists()
+    shoal("crawl", site.address, "--links", "links.csv", "--speed", "max")
+    assert (tmp_path / "links.csv").read_text().startswith('"from","to","text"')
+
+
 def test_a_worker_runs_the_jobs_that_an_earlier_commit_enqueued(
     shoal: Shoal, site: Site, store: str, tmp_path: Path
 ) -> None:

@@ -34,6 +34,21 @@ async def test_several_walkers_fetch_exactly_the_page_limit(crawler: Crawler) ->
     assert len(site.asked) == 138  # and robots.txt
 
 
+async def test_errors_without_an_answer_are_records_beside_the_pages_of_the_limit(crawler: Crawler) -> None:
+    def holed(path: str) -> Answer:
+        """The endless site, with links to a private address on each page, which is refused."""
+        status, headers, body = wide(path)
+        return status, headers, body.replace("<p>", f'<a href="http://127.0.0.1:1/refused/{len(path)}">x</a><p>', 1)
+
+    async with serving(ScriptedSite(holed)) as site:
+        seen = await crawler.crawl(site, scope="any", depth=100, max_pages=50)
+    pages = (await crawler.pages(seen)).values()
+    assert (seen.crawl.state, seen.crawl.state_reason) == (CrawlState.COMPLETED, "max_pages")
+    assert sum(page.status is not None for page in pages) == seen.counts.pages == 50
+    assert seen.counts.unanswered == sum(page.status is None for page in pages) >= 1
+    assert seen.counts.records == len(pages)
+
+
 async def test_several_walkers_exceed_the_byte_limit_by_at_most_one_page_each(crawler: Crawler) -> None:
     seen, _ = await crawl_by(crawler, 3, 3, max_bytes=100 * SIZE + 1)
     assert (seen.crawl.state, seen.crawl.state_reason) == (CrawlState.COMPLETED, "max_bytes")

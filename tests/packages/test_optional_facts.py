@@ -11,6 +11,7 @@ from shoal.base.signals import Signal
 from shoal.crawl.engine.walker_context import HookRan
 from shoal.crawl.states import CrawlState
 from shoal.extract.details import unpacked
+from shoal.extract.links import unpack_links
 from shoal.extract.optional_facts import find_hooks
 from shoal.pages.store import PageStore
 from tests.packages.conftest import Crawler, ScriptedSite, html, serving
@@ -25,9 +26,11 @@ async def test_a_crawl_that_will_be_analysed_keeps_the_details_of_every_answer(c
     pages, store = crawler.app.database, PageStore()
     found = [unpacked(packed) for _, packed in await pages.read(lambda tx: store.details_after(tx, 1, 0, 10))]
     assert [details.titles for details in found] == [["home"], [], []]
-    assert [anchor.url for anchor in found[0].links] == ["/a", "/file"]
     assert {details.headers.get("etag") for details in found} == {None, "7"}
     home = (await crawler.pages(seen))["/"]
+    [(_, links)] = await pages.read(lambda tx: store.outlinks_after(tx, seen.crawl.number, 0, 10))
+    assert [link.url for link in unpack_links(links).links] == ["/a", "/file"]
+    assert await pages.read(lambda tx: store.outlinks_after(tx, other.crawl.number, 0, 10)) == []
     assert home.fingerprint == found[0].fingerprint is not None
     assert seen.counts.pages == other.counts.pages == 3
     assert await pages.read(lambda tx: store.details_after(tx, other.crawl.number, 0, 10)) == []

@@ -351,7 +351,7 @@ async def test_rules_are_carried_out_on_the_kept_bodies_of_unchanged_pages(crawl
     rereader = RuleReplay(crawler.app, read_rules({"fields": {"title": {"css": "h1", "required": True}}}))
     found = [reread async for reread in rereader.read(second.crawl)]
     assert rereader.tally == ReplayTally(read=5)
-    assert all(one.data["title"].startswith("title of /") and one.message is None for one in found)
+    assert all(one.data["title"].startswith("title of /") and one.error_code is None for one in found)
 
 
 async def test_a_page_that_arrives_while_another_is_recalled_keeps_its_body(
@@ -461,3 +461,19 @@ async def test_pages_confirmed_by_two_recrawls_are_unchanged_in_every_diff(crawl
         diff = await crawler.app.audit.diffs.open(before.crawl.id, after.crawl.id)
         assert [row async for rows in diff.rows() for row in rows] == []
         assert (diff.summary.changed, diff.summary.unchanged) == (0, 5)
+
+
+async def test_links_of_unchanged_pages_are_kept_and_missing_ones_are_fetched(crawler: Crawler) -> None:
+    async with serving(conditional_site()) as site:
+        bare = await crawler.crawl(site, depth=5)
+        first = await again(crawler, site, bare, depth=5, links=True)
+        second = await again(crawler, site, first, depth=5, links=True)
+        third = await again(crawler, site, second, depth=5)
+    assert (bare.counts.not_modified, first.counts.not_modified, second.counts.not_modified) == (0, 0, 5)
+    assert third.counts.not_modified == 5
+    before, after = [
+        await crawler.app.database.read(lambda tx: PageStore().outlinks_after(tx, one.crawl.number, 0, 10))  # noqa: B023
+        for one in (first, second)
+    ]
+    assert sorted(links for _, links in before) == sorted(links for _, links in after)
+    assert len(after) == 5

@@ -19,7 +19,10 @@ from shoal.crawl.lifecycle.failed_urls import FailedUrls
 from shoal.crawl.states import CrawlState
 from shoal.pages import warc
 from shoal.pages.bodies import place_of
+from shoal.pages.export.output import ExportFilter
 from shoal.pages.page import Page
+from shoal.pages.pages import Pages
+from shoal.pages.store import PageFilter
 from shoal.process.runners import make_walker
 from shoal.queue.states import GrantEnd, give_back
 from shoal.serve.resources.page import UrlExplained
@@ -620,3 +623,26 @@ async def test_a_304_that_nobody_asked_for_is_an_answer_like_any_other(crawler: 
     page = (await crawler.pages(seen))["a"]
     assert (page.status, page.etag, page.error_code) == (304, None, None)
     assert (seen.counts.not_modified, seen.counts.pages) == (0, 2)
+
+
+async def test_every_hop_of_a_chain_is_explained_and_found_by_its_status(crawler: Crawler) -> None:
+    pages = {"/": html("home", "/a"), "/a": to("/b", 301), "/b": to("/c", 307), "/c": html("c"), "/d": html("d")}
+    async with serving(site_of(pages)) as site:
+        seen = await crawler.crawl(site)
+        said = {name: await explained(crawler, seen, f"{site.url}/{name}") for name in "abc"}
+        home = site.url
+    first, hop, last = said["a"], said["b"], said["c"]
+    assert first["redirects"] == [{"url": f"{home}/a", "status": 301}, {"url": f"{home}/b", "status": 307}]
+    assert f"{home}/a (301) → {home}/b (307) → {home}/c (200)" in first["explanation"]
+    assert (hop["state"], hop["reason"], hop["status"]) == ("fetched", "redirect", 307)
+    assert hop["redirects_to"] == f"{home}/c"
+    assert hop["explanation"].startswith(f"It answered 307 and redirects to {home}/c.")
+    assert (last["state"], last["status"]) == ("fetched", 200)
+    for statuses, expected in ((range(300, 400), 1), (range(301, 302), 1), (range(307, 308), 1), (range(302, 303), 0)):
+        found = [page async for some in Pages(crawler.app.database).all(seen.crawl.number, PageFilter(statuses))
+                 for page in some]  # fmt: skip
+        assert [page.url for page in found] == [f"{home}/a"] * expected
+    [redirected] = [page for page in (await crawler.pages(seen)).values() if page.redirects]
+    assert [ExportFilter([word])(redirected) for word in ("3xx", "301", "307", "200", "302", "4xx")] == [
+        *(True, True, True, True, False, False)
+    ]

@@ -15,6 +15,7 @@ from shoal.audit.store import NewAnalysis
 from shoal.base.database import Tx
 from shoal.base.ids import AnalysisId, CrawlId
 from shoal.crawl.crawl import CrawlConfig
+from shoal.extract.links import WrittenLink, WrittenLinks, pack_links
 from shoal.pages.page import Page
 from shoal.serve.bots import MOST_JOBS
 from shoal.serve.endpoint import Finder, routes_of, table_of
@@ -48,6 +49,7 @@ LINES = {"Content-Type": "application/x-ndjson"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded", "Cookie": "shoal_csrf=token"}
 PATTERNS = [f"/s/{number}/[0-9]+$" for number in range(200)] + [f"/s/{number}/{'x' * 100}" for number in range(800)]
 CHOSEN = 200  # crawls that one form acts on; creating a thousand, the limit, would take longer than all requests
+MANY_LINKS = pack_links(WrittenLinks(None, [WrittenLink("a", url, "text") for url in URLS[:10_000]]))
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class Measured:
 
 async def ended(shop: ServedController, crawl_id: str, title: str) -> None:
     """Store a crawl that has ended, with large pages."""
-    config = CrawlConfig.read({"seeds": URLS[:1], "start": False})
+    config = CrawlConfig.read({"seeds": URLS[:1], "start": False, "links": True})
     crawl = await shop.app.crawls.submit(config, crawl_id=CrawlId(crawl_id))
     await shop.app.crawls.stop(crawl_id)
     text: dict[str, Any] = {"title": title * 50, "description": "d" * 1000, "data": {"prices": ["x" * 100] * 100}}
@@ -115,6 +117,7 @@ async def ended(shop: ServedController, crawl_id: str, title: str) -> None:
             fetched_at=1,
             status=404 if place % 10 == 0 else 200,
             links=bytes(18_000),
+            outlinks=MANY_LINKS if place < 20 else None,
             **text,
         )
         for place, url in enumerate(URLS[:PAGES])
@@ -261,6 +264,7 @@ async def ask_all(measured: Measured) -> None:
         *(f"analyses/{ANALYSIS}/report?format={name}" for name in ("html", "json", "junit", "sarif")),
         *("crawls/later", "crawls/later/traps", "crawls/later/politeness", "crawls/later/logs?limit=200"),
         *("crawls/later/pages?limit=200", "crawls/later/pages?limit=200&status=500"),
+        *("crawls/later/links?limit=200", f"crawls/later/links?limit=200&to={URLS[0]}&status=4xx"),
         f"crawls/later/explain?url={URLS[0]}",
         *("crawls/later/diff?against=earlier&limit=1000", "crawls/later/diff/rows?against=earlier&format=csv"),
     ):
@@ -270,6 +274,7 @@ async def ask_all(measured: Measured) -> None:
     for path in ("/metrics", "/healthz", "/readyz", "/openapi.json"):
         await measured.ask(path)
     tabs = ("site", "hosts", "frontier", "log", "attempts", "options", "broken", "diff?with=earlier", "pages?text=none")
+    exports = ("export/csv", "export/jsonl", "links", "links/csv?status=4xx", "links/jsonl")
     for path in (
         *("/", "/crawls", "/crawls/new", "/jobs", "/policies", "/policies/new", "/policies/import", "/policies/bots"),
         *(
@@ -282,7 +287,7 @@ async def ask_all(measured: Measured) -> None:
             f"/jobs/{job}",
             f"/events/{webhook}",
         ),
-        *("/crawls/later", *(f"/crawls/later/{tab}" for tab in (*tabs, "export/csv", "export/jsonl"))),
+        *("/crawls/later", *(f"/crawls/later/{tab}" for tab in (*tabs, *exports))),
         *(f"/policies/{policy}", f"/policies/{policy}/edit", f"/{page}"),
         *(f"/analyses/{ANALYSIS}?code=broken_link", f"/analyses/{ANALYSIS}/findings.jsonl"),
     ):

@@ -113,9 +113,10 @@ def of_settled() -> Iterator[UrlExplanation]:
     redirects = [{"url": URL, "status": 301}]
     moved = Page(url=URL, depth=1, fetched_at=AT, attempt=1, status=200, final_url=f"{SITE}/b", redirects=redirects)
     apart = Page(url=URL, depth=1, fetched_at=AT, attempt=1, status=301, final_url=f"{SITE}/b", redirects=redirects)
+    far = replace(moved, redirects=redirects * (explain.MOST_HOPS + 1))
     failed = Page(url=URL, depth=1, fetched_at=AT, attempt=3, error_code="dns_error", error_message="no such host")
     unknown = Page(url=URL, depth=1, fetched_at=AT, attempt=3)
-    settled = [UrlFacts(Fate.FETCHED, page=page) for page in (None, fetched, moved, apart)]
+    settled = [UrlFacts(Fate.FETCHED, page=page) for page in (None, fetched, moved, apart, far)]
     settled += [UrlFacts(Fate.FAILED, page=page) for page in (None, failed, unknown)]
     settled.append(UrlFacts(Fate.QUARANTINED))
     for listed, problem in ((1, None), (2, "is cut off")):
@@ -128,7 +129,8 @@ def of_settled() -> Iterator[UrlExplanation]:
         yield explain.explained_by_previous(unseen, crawl_of(), there)
     skipped = explain_url(crawl_of(), URL, UrlFacts(Fate.SKIPPED_ROBOTS))
     yield explain.explained_by_previous(unseen, crawl_of(), skipped)
-    for fate, source in ((Fate.FETCHED, settled[1]), (Fate.FAILED, settled[-3]), (Fate.OPEN, TURN), (Fate(16), TURN)):
+    sources = [(Fate.FETCHED, settled[1]), (Fate.FETCHED, settled[2]), (Fate.FAILED, settled[-3])]
+    for fate, source in (*sources, (Fate.OPEN, TURN), (Fate(16), TURN)):
         yield explain_url(crawl_of(), URL, UrlFacts(fate, target=RedirectTarget(URL, SITE + "/", fate), source=source))
 
 

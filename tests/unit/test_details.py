@@ -18,7 +18,6 @@ from shoal.extract.details import (
     Details,
     Heading,
     Image,
-    LinkFacts,
     Resource,
     SetCookie,
     packed,
@@ -58,7 +57,6 @@ def test_the_details_of_a_page_are_kept_as_written() -> None:
     assert details.hreflang == [Alternate("de-AT", "/de")]
     assert details.metas == {"viewport": "width=device-width", "og:title": "A title"}
     assert details.headings == [Heading(1, "Tea and cake"), Heading(3, "Cups")]
-    assert details.links == [LinkFacts("/x", "a link", "noopener nofollow"), LinkFacts("/y", "a cup")]
     assert details.images == [
         Image("/p.png", "a cup"),
         Image("/q.png", "", "3", "4", "lazy"),
@@ -118,10 +116,10 @@ def test_an_answer_that_is_not_html_has_the_details_of_its_headers() -> None:
 
 
 def test_long_lists_and_long_texts_are_cut_and_it_is_reported() -> None:
-    many = "<h2>x</h2>" * (MOST + 1) + f"<a href='/{'u' * 9_000}'>{'t' * 9_000}</a>"
+    many = "<h2>x</h2>" * (MOST + 1) + f"<img src='/{'u' * 9_000}' alt='{'t' * 9_000}'>"
     details = read(many + '<script type="application/ld+json">"' + "j" * 300_000 + '"</script>')
     assert len(details.headings) == MOST
-    assert (len(details.links[0].url), len(details.links[0].text)) == (LONGEST_URL, LONGEST_TEXT)
+    assert (len(details.images[0].url), len(details.images[0].alt or "")) == (LONGEST_URL, LONGEST_TEXT)
     assert details.cut == ["headings", "json_ld"]
 
 

@@ -51,12 +51,12 @@ def full_page() -> Page:
 
 
 def csv_rows(pages: Sequence[Page]) -> list[dict[str, str]]:
-    written = Csv().head() + b"".join(Csv().pages(CRAWL, pages))
+    written = Csv().head() + b"".join(Csv().rows(page.record(CRAWL) for page in pages))
     return list(csv.DictReader(io.StringIO(written.decode(), newline=""), strict=True))
 
 
 def json_rows(pages: Sequence[Page]) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in b"".join(JsonLines().pages(CRAWL, pages)).splitlines()]
+    return [json.loads(line) for line in b"".join(JsonLines().rows(page.record(CRAWL) for page in pages)).splitlines()]
 
 
 def test_a_record_has_every_field_in_its_order() -> None:
@@ -98,7 +98,7 @@ def test_csv_and_jsonl_hold_the_same_record() -> None:
 
 
 def test_text_is_always_quoted_and_numbers_never() -> None:
-    line = b"".join(Csv().pages(CRAWL, [full_page()])).decode()
+    line = b"".join(Csv().rows([full_page().record(CRAWL)])).decode()
     assert '"http://a.example/b",200,2,"http://a.example/p"' in line
     assert '"Fish, ""chips""\nand peas"' in line
     assert line.endswith("\r\n")
@@ -167,7 +167,7 @@ def test_the_leftover_of_an_earlier_run_is_replaced(tmp_path: Path) -> None:
     output.write([page()], {})
     output.leave()
     assert (tmp_path / "a.jsonl").read_text() == "old\n"
-    assert (tmp_path / "a.jsonl.part").read_bytes() == b"".join(JsonLines().pages(CRAWL, [page()]))
+    assert (tmp_path / "a.jsonl.part").read_bytes() == b"".join(JsonLines().rows([page().record(CRAWL)]))
 
 
 async def test_a_crawl_without_pages_gives_outputs_without_rows(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def fill(output: Output) -> None:
 
 @pytest.mark.parametrize("name", ["pages", "pages.doc", "pages.jsonl.gz", ".csv", ".warc.gz", "pages.gz", ""])
 def test_an_ending_that_means_nothing_is_refused(name: str) -> None:
-    with pytest.raises(InvalidInput, match=r"\.jsonl, \.csv, \.parquet, \.warc\.gz, \.md, or -"):
+    with pytest.raises(InvalidInput, match=r"\.jsonl, \.json, \.csv, \.parquet, \.warc\.gz, \.md, or -"):
         output_of(name)
 
 

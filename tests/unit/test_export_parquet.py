@@ -36,7 +36,7 @@ def written(*batches: list[Page]) -> bytes:
     made = Parquet()
     pieces = [made.head()]
     for batch in batches:
-        pieces += made.pages(CRAWL, batch)
+        pieces += made.rows(one.record(CRAWL) for one in batch)
     return b"".join([*pieces, *made.tail()])
 
 
@@ -80,8 +80,8 @@ def test_rows_are_written_as_soon_as_their_group_is_full(monkeypatch: pytest.Mon
     monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 10)
     made = Parquet()
     made.head()
-    assert b"".join(made.pages(CRAWL, [page()] * 9)) == b""
-    assert b"".join(made.pages(CRAWL, [page()])) != b""
+    assert b"".join(made.rows([page().record(CRAWL)] * 9)) == b""
+    assert b"".join(made.rows([page().record(CRAWL)])) != b""
 
 
 def test_half_a_surrogate_pair_becomes_a_question_mark() -> None:
@@ -92,6 +92,6 @@ def test_half_a_surrogate_pair_becomes_a_question_mark() -> None:
 def test_beginning_anew_forgets_what_was_there() -> None:
     made = Parquet()
     made.head()
-    list(made.pages(CRAWL, [page()]))
-    data = b"".join([made.head(), *made.pages(CRAWL, [page(url="http://b.example/")]), *made.tail()])
+    list(made.rows([page().record(CRAWL)]))
+    data = b"".join([made.head(), *made.rows([page(url="http://b.example/").record(CRAWL)]), *made.tail()])
     assert read(data).column("url").to_pylist() == ["http://b.example/"]

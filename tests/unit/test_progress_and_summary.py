@@ -138,6 +138,7 @@ def test_the_summary_of_a_completed_crawl() -> None:
         "crawl_id": "mine",
         "state": "completed",
         "state_reason": "drained",
+        "records": 10,
         "pages": 9,
         "errors": 1,
         "responses": {"2xx": 7, "3xx": 0, "4xx": 1, "5xx": 1, "none": 1},
@@ -156,6 +157,7 @@ def test_the_summary_of_a_completed_crawl() -> None:
         ("Crawl", "mine"),
         ("State", "completed (no URL was waiting)"),
         ("Pages", "9"),
+        ("Records", "10 = 9 pages + 1 error without an answer"),
         ("Responses", "2xx 7, 4xx 1, 5xx 1, no response 1"),
         ("Errors", "1"),
         ("Skipped", "10 (depth 6, scope 4)"),
@@ -238,7 +240,7 @@ def test_the_summary_of_a_crawl_that_followed_another_says_what_was_saved() -> N
     done = seen(CrawlState.COMPLETED, "drained", replace(COUNTS, not_modified=1200, bytes_saved=45_000_000), 90)
     told = summary(done)
     assert (told["not_modified"], told["bytes_saved"]) == (1200, 45_000_000)
-    assert rows_of(done, told, [])[7:9] == [("Received", "12.3 kB"), ("Unchanged", "1,200, saving 45 MB")]
+    assert rows_of(done, told, [])[8:10] == [("Received", "12.3 kB"), ("Unchanged", "1,200, saving 45 MB")]
 
 
 def test_the_summary_of_a_paused_crawl_adds_up_all_sessions_and_shows_what_is_left() -> None:

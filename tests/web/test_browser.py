@@ -278,7 +278,7 @@ def test_every_page_is_accessible_in_both_themes_and_fits_a_phone(visit: Visit, 
     fleet.wait_for_state(crawl_id, "completed")
     number = re.search(rf"{crawl_id}~(\d+)", visit.open(f"/crawls/{crawl_id}/pages").content())
     assert number
-    tabs = ["", "/pages", "/broken", "/site", "/hosts", "/frontier", "/log", "/attempts", "/diff", "/options"]
+    tabs = ["", "/pages", "/links", "/broken", "/site", "/hosts", "/frontier", "/log", "/attempts", "/diff", "/options"]
     paths = ["/", "/crawls", "/crawls/new", "/login", *(f"/crawls/{crawl_id}{tab}" for tab in tabs)]
     paths += [f"/pages/{crawl_id}~{number[1]}", "/nowhere"]
     job = re.search(r"/jobs/(job_\w+)", visit.open("/jobs").content())

@@ -18,6 +18,7 @@ from shoal.crawl.frontier.values import key_of
 from shoal.crawl.journal_messages import JournalEntry
 from shoal.crawl.states import CrawlMove
 from shoal.crawl.store import OUTSIDE
+from shoal.extract.links import WrittenLink, WrittenLinks, pack_links
 from shoal.pages.links import pack, pack_key
 from shoal.serve.console import crawl_actions
 from shoal.serve.console import crawl_pages as crawl_diff
@@ -354,7 +355,8 @@ async def test_foreign_text_stays_harmless_everywhere(shop: ServedController, vi
     assert number
     paths = ["/", "/crawls", f"/pages/{crawl.id}~{number[1]}", "/crawls?q=%3Cscript%3E"]
     paths += [
-        f"/crawls/{crawl.id}{tab}" for tab in ("", "/pages", "/broken", "/site", "/hosts", "/frontier", "/options")
+        f"/crawls/{crawl.id}{tab}"
+        for tab in ("", "/pages", "/links", "/broken", "/site", "/hosts", "/frontier", "/options")
     ]
     for path in paths:
         seen = await visitor.get(path)
@@ -406,3 +408,41 @@ async def test_the_form_names_the_line_of_an_invalid_seed(visitor: PlainBrowser)
     await visitor.get("/crawls/new")
     seen = await visitor.post("/crawls/new", {"seeds": "https://example.com/\nhttps://[/"})
     assert (seen.status, "Line 2 " in seen.text, "seeds[" in seen.text) == (422, True, False)
+
+
+async def test_the_links_of_a_crawl_are_listed_filtered_and_downloaded(
+    shop: ServedController, visitor: PlainBrowser
+) -> None:
+    crawl = await submit(shop, links=True)
+    found = WrittenLinks(None, [WrittenLink("a", "/gone", SCRIPT), WrittenLink("img", "/cup.png", "=cup")])
+    sources = [a_page(f"/{number}", outlinks=pack_links(found)) for number in range(60)]
+    await store_pages(shop.app, crawl, *sources, a_page("/gone", status=404))
+    path = f"/crawls/{crawl.id}/links"
+    seen = await visitor.get(path)
+    assert (seen.html.count("/cup.png"), "not fetched" in seen.text) == (50, True)
+    assert "<script>alert" not in seen.html
+    following = re.search(rf'href="{path}\?(after=[^"]+)"', seen.html)
+    assert following is not None
+    assert (await visitor.get(f"{path}?{following[1]}")).html.count("/cup.png") == 10
+    lines = (await visitor.get(f"{path}/csv?status=4xx")).html.splitlines()
+    assert lines[0] == '"from","to","text","rel","nofollow","kind","status","error"'
+    assert len(lines) == 61
+    assert len((await visitor.get(f"{path}/jsonl?kind=img&to={SITE}/cup.png")).html.splitlines()) == 60
+    assert "No link matches" in (await visitor.get(f"{path}?status=500")).text
+    for wrong in ("status=many", "to=nowhere", "from=ftp://example.org/"):
+        assert 'role="alert"' in (await visitor.get(f"{path}?{wrong}")).html
+
+
+async def test_a_crawl_without_texts_of_links_says_so_and_lists_every_page_that_links_to_a_url(
+    shop: ServedController, visitor: PlainBrowser
+) -> None:
+    crawl = await submit(shop)
+    links = pack([pack_key(key_of(Url(f"{SITE}/gone"), crawl.key_seed)[0])], b"\x01")
+    linking = [a_page(f"/{number}", links=links) for number in range(51)]
+    await store_pages(shop.app, crawl, a_page("/gone", status=404, parent=f"{SITE}/0"), *linking)
+    path = f"/crawls/{crawl.id}/links"
+    assert "This crawl did not store the texts of links." in (await visitor.get(path)).text
+    assert f"{path}?to=" in (await visitor.get(f"/crawls/{crawl.id}/broken")).html
+    seen = await visitor.get(f"{path}?to={SITE}/gone")
+    assert all(f"{SITE}/{number} " in seen.text for number in range(51))
+    assert len((await visitor.get(f"{path}/csv?to={SITE}/gone")).html.splitlines()) == 52

@@ -61,6 +61,7 @@ RARE = {
     "crawl_diff.html: {% if diff[name].count > diff[name].first | length %}",
     "crawl_diff.html: {% if not diff.is_complete %}",
     "crawl_hosts.html: {% if receipt.is_cut %}",
+    "crawl_links.html: {% elif more %}",
     "crawl_pages.html: {% if is_short %}",
     "crawl_rows.html: {% if is_short %}",
     "job_rows.html: {% elif more %}",
@@ -92,7 +93,11 @@ RARE = {
     "crawl_hosts.html: else of {% if one.asked_delay_seconds is none %}",
     "crawl_hosts.html: else of {% if receipt.hosts %}",
     "crawl_hosts.html: {% if one.delay_was_clamped %}",
+    "crawl_links.html: else of {% if given %}",
+    "crawl_links.html: {% if link.nofollow %}",
+    "crawl_links.html: {% if problem %}",
     "crawl_numbers.html: {% if counts.held %}",
+    "page.html: else of {% if crawl.config.links %}",
     "crawl_pages.html: {% if problem %}",
     "crawls.html: {% elif not rows and not older %}",
     "crawls.html: {% if view.is_signed_in %}",
@@ -324,6 +329,7 @@ async def test_every_list_and_branch_of_every_page_is_shown(
     jobs = [f"/jobs/{job.id}" for job in (await shop.app.job_admin.newest(JobFilter())).items]
     bad = [f"{path}?q=state:no" for path in ("/crawls", "/jobs", "/policies", f"/crawls/{crawls[0]}/pages")]
     explained = f"/crawls/{crawls[0]}/frontier?url=https://example.com/"
+    bad += [f"/crawls/{crawl}/links?status=299" for crawl in crawls]
     analyses = [f"/analyses/{one.id}" for one in await shop.app.audit.analyses.newest()]
     await walk(visitor, "/", *jobs, *bad, *analyses, *states, explained, most=6)
     reader = PlainBrowser(shop.port, headers={"Accept-Language": "fr"})

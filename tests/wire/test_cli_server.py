@@ -13,9 +13,12 @@ import pytest
 
 from shoal.access.token import mint
 from shoal.base.ids import CrawlId
+from shoal.base.url import Url
 from shoal.cli.crawls_files import stored
 from shoal.cli.main import main
 from shoal.crawl.crawl import CrawlConfig
+from shoal.crawl.frontier.values import key_of
+from shoal.extract.links import WrittenLink, WrittenLinks, pack_links
 from shoal.pages.page import Page
 from shoal.pages.store import PageStore
 from tests.support.bad_http_server import bad_server, reply
@@ -221,6 +224,25 @@ async def test_a_crawl_is_exported_from_a_server_as_it_is_from_its_store(
     assert content_of(f"far{ending}") == content_of(f"near{ending}")
 
 
+@pytest.mark.parametrize("ending", [".jsonl", ".json", ".csv", ".parquet"])
+async def test_links_are_exported_from_a_server_as_they_are_from_its_store(
+    shop: ServedController, sqlite_url: str, person: Person, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    config = CrawlConfig(seeds=["https://example.com/"], links=True)
+    crawl = await shop.app.crawls.submit(config, crawl_id=CrawlId("mine"))
+    links = pack_links(WrittenLinks(None, [WrittenLink("a", f"/{number}", "text") for number in range(5)]))
+    rows = [(*key_of(Url(page.url), crawl.key_seed), page) for page in (answered(1, outlinks=links), answered(4))]
+    await shop.app.database.run(lambda tx: PageStore().insert(tx, crawl.number, rows))
+    monkeypatch.setattr("shoal.cli.crawls_files.PAGE", 3)
+    viewer = at(shop, await shop.token())
+    told = await person.told("crawls", "export", "mine", "--links", f"far{ending}", *viewer)
+    assert told == {"crawl_id": "mine", "pages": 0, "outputs": [f"far{ending}"], "links": 5}
+    assert (await person.types("crawls", "export", "mine", "-o", f"links{ending}", "--store", sqlite_url))[0] == 0
+    assert content_of(f"far{ending}") == content_of(f"links{ending}")
+    known = await person.told("crawls", "export", "mine", "--links", f"far{ending}", "--status", "2xx", *viewer)
+    assert known["links"] == 2
+
+
 @pytest.mark.parametrize(
     ("words", "numbers"), [(["error"], [6]), (["4xx"], [4]), (["404", "5xx", "error"], [4, 5, 6]), (["301"], [])]
 )
@@ -265,7 +287,7 @@ async def test_a_format_made_from_bodies_is_not_exported_from_a_server(
 ) -> None:
     code, _, err = await person.types("crawls", "export", "mine", "--output", name, *at(filled))
     assert code == 2
-    assert "is written from stored bodies, which a server does not send; use .jsonl, .csv, .parquet or -" in err
+    assert "is written from stored bodies, which a server does not send; use .jsonl, .json, .csv, .parquet or -" in err
 
 
 async def test_an_export_of_a_crawl_that_is_not_there_leaves_no_file(

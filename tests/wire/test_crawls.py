@@ -87,6 +87,7 @@ WAYS = [
     ("DELETE", ""),
     *[("POST", f"/{verb}") for verb in ("start", "pause", "resume", "stop", "retry")],
     ("GET", "/pages"),
+    ("GET", "/links"),
     ("GET", "/traps"),
 ]
 
@@ -180,6 +181,38 @@ async def test_a_trap_is_listed_and_released(api: ServedApi) -> None:
     status, problem = await act(api, crawl_id, "release", {"pattern": "nothing\x00"})
     assert (status, problem["detail"]) == (422, "pattern contains a NUL character; remove it.")
     assert (await act(api, crawl_id, "release"))[0] == 422
+
+
+async def test_links_in_and_out_of_a_page_are_listed(api: ServedApi) -> None:
+    with Site(pages=5) as site:
+        crawl_id = await made(api, seeds=[site.address], depth=9, speed="max", sitemap="off", links=True)
+        bare = await made(api, seeds=[site.address], depth=9, speed="max", sitemap="off")
+        [empty, _] = [(await api.ask(f"{CRAWLS}/{one}/links?to={site.address}"))[1] for one in (crawl_id, bare)]
+        for one in (crawl_id, bare):
+            await walked(api, one)
+    assert (empty["items"], empty["stored"]) == ([], True)
+    assert empty["next"] is not None
+    out = (await api.ask(f"{CRAWLS}/{crawl_id}/links?from={site.url(0)}"))[1]
+    assert out["next"] is None
+    assert {link["from"] for link in out["items"]} == {site.url(0)}
+    fetched = [link for link in out["items"] if link["status"] == 200]
+    assert all(link["kind"] == "a" and link["text"] for link in fetched)
+    target = fetched[0]["to"]
+    inside = (await api.ask(f"{CRAWLS}/{crawl_id}/links?to={target}"))[1]["items"]
+    assert fetched[0] in inside
+    without = (await api.ask(f"{CRAWLS}/{bare}/links?to={target}"))[1]
+    assert {link["from"] for link in without["items"]} == {link["from"] for link in inside}
+    assert (without["stored"], {link["text"] for link in without["items"]}) == (False, {None})
+    every, cursor = list[Any](), ""
+    while cursor is not None:
+        found = (await api.ask(f"{CRAWLS}/{crawl_id}/links?limit=3{cursor and '&cursor='}{cursor}"))[1]
+        every, cursor = every + found["items"], found["next"]
+    assert len(every) > len(inside)
+    status, problem = await api.ask(f"{CRAWLS}/{bare}/links")
+    assert (status, problem["code"]) == (404, "not_found")
+    assert "run the crawl with --links" in problem["detail"]
+    for wrong in ("cursor=MTI", "cursor=MS4tMQ", "from=nowhere", "kind=x", "status=many", "to="):
+        assert (await api.ask(f"{CRAWLS}/{crawl_id}/links?{wrong}"))[0] == 422, wrong
 
 
 async def test_pages_are_listed_as_their_records(api: ServedApi) -> None:

@@ -15,6 +15,7 @@ from shoal.pages.pages import PageComparer, PageSummaries
 from shoal.serve.console.analyses import AnalysesPage, AnalysisPage
 from shoal.serve.console.crawl import CrawlFigures, CrawlPage
 from shoal.serve.console.crawl_actions import CrawlActions
+from shoal.serve.console.crawl_links import CrawlLinksPage
 from shoal.serve.console.crawl_pages import CrawlDiffPage, CrawlPagesPage
 from shoal.serve.console.crawls import CrawlsPage
 from shoal.serve.console.events import EventsPage, WebhookPage
@@ -185,6 +186,7 @@ class Console:
             self.crawls,
             self.new_crawl,
             CrawlPagesPage(self.shell, app.crawls, pages, self.crawl),
+            CrawlLinksPage(self.shell, app.crawls, app.database, app.settings.crawl.max_url_length, self.crawl),
             CrawlDiffPage(self.shell, app.crawls, PageComparer(app.database), self.crawl),
             self.crawl,
             CrawlActions(self.shell, app.crawls, app.frontier_admin, app.crawl_removals),

@@ -7,7 +7,7 @@ from shoal.serve.analyses import AnalysisApi, GateApi
 from shoal.serve.api import GROUPS
 from shoal.serve.bots import BotApi
 from shoal.serve.crawl_feed import CrawlFeeds
-from shoal.serve.crawl_parts import JournalApi, PageApi, PolitenessApi
+from shoal.serve.crawl_parts import JournalApi, LinkApi, PageApi, PolitenessApi
 from shoal.serve.crawls import CrawlApi
 from shoal.serve.diffs import DiffApi
 from shoal.serve.groups import GroupApi, ResultApi
@@ -44,6 +44,7 @@ class RestApi:
                 app.audit.gates,
             ),
             PageApi(app.crawls, app.pages),
+            LinkApi(app.crawls, app.database, settings.crawl.max_url_length),
             PolitenessApi(app.politeness),
             JournalApi(app.crawls, self.crawl_feeds),
             GroupApi(page_jobs.groups, access.idempotency),

@@ -19,6 +19,8 @@ from shoal.audit.site_store import FIRST_FATE, PAGE_COLUMNS, SiteStore
 from shoal.base.database import Database, Tx
 from shoal.crawl.store import CrawlStore
 from shoal.extract.details import unpacked
+from shoal.extract.links import unpack_links
+from shoal.pages.store import PageStore
 
 T = TypeVar("T", bound=Sequence[Any])
 P = TypeVar("P")  # the place of a row in the order of an index
@@ -195,7 +197,7 @@ class SiteLoader:
         ]
 
     async def _blocked_urls(self, crawl: int, site: Site) -> None:
-        """Find the text of blocked URLs in the details of a page that links there: the frontier keeps only hashes."""
+        """Find the text of blocked URLs among the links of a page that links there: the frontier keeps only hashes."""
         assert site.link_targets is not None
         assert site.links is not None
         sources = site.links.sources(site.link_targets.is_blocked, 1)
@@ -204,16 +206,17 @@ class SiteLoader:
             if target in site.blocked_urls:
                 continue
             number = int(site.pages["number"][page])
-            rows = await self._database.read(lambda tx, at=number: self._store.details_after(tx, crawl, at - 1, 1))  # type: ignore[misc]
-            if rows and rows[0][0] == number:
-                self._match_blocked(site, page, rows[0][1])
+            stored = await self._database.read(lambda tx, at=number: PageStore().numbered(tx, crawl, at))  # type: ignore[misc]
+            if stored is not None and (stored.outlinks or stored.detail):
+                self._match_blocked(site, page, stored.outlinks, stored.detail)
 
     @staticmethod
-    def _match_blocked(site: Site, page: int, blob: bytes) -> None:
+    def _match_blocked(site: Site, page: int, outlinks: bytes | None, detail: bytes | None) -> None:
+        """Look for blocked URLs among the links of a page; earlier versions stored them in its details."""
         assert site.link_targets is not None
-        details = unpacked(blob)
-        base = site.pages.answered_at(page) if details.base is None else details.base
-        resolved = site.urls.resolve(base, [link.url for link in details.links])
+        written = unpack_links(outlinks) if outlinks is not None else unpacked(detail or b"")
+        base = site.pages.answered_at(page) if written.base is None else written.base
+        resolved = site.urls.resolve(base, [link.url for link in written.links])
         for target, url in zip(site.find(resolved).tolist(), resolved, strict=True):
             if url is not None and target >= site.link_targets.pages:
                 site.blocked_urls[target] = url

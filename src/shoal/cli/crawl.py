@@ -26,15 +26,25 @@ from shoal.base.machine import on_stop
 from shoal.base.settings_loader import load
 from shoal.base.text import redact_url
 from shoal.cli.api_client import ApiTarget
-from shoal.cli.options import OUTPUT_HELP, crawl_flags, flag_of, given_values, names_of
+from shoal.cli.options import (
+    LINKS_HELP,
+    OUTPUT_HELP,
+    crawl_flags,
+    flag_of,
+    given_values,
+    may_overwrite,
+    names_of,
+    table_flags,
+)
 from shoal.cli.output import exit_code_of, print_line, print_rows, rows_of, summary
 from shoal.cli.progress import Progress, Screen, screen
-from shoal.crawl.crawl import Crawl
+from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import TERMINAL, WALKED, CrawlState
 from shoal.egress import Limits
 from shoal.observe.logs import note
 from shoal.pages.export.output import Outputs
+from shoal.pages.export.table import PageTable, read_fields
 from shoal.process.crawl_request import CrawlRequest, read_config, read_id
 from shoal.process.lifetime import StallWatch, quiet, reduce_collections
 from shoal.process.local_crawl import LocalCrawl
@@ -47,7 +57,9 @@ AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C
 @click.command(epilog="Example: shoal crawl https://example.com/ --depth 2 --output pages.jsonl")
 @click.argument("urls", nargs=-1, metavar="URL...")
 @crawl_flags
-@click.option("--output", multiple=True, metavar="FILE", help=OUTPUT_HELP)
+@click.option("-o", "--output", multiple=True, metavar="FILE", help=OUTPUT_HELP)
+@click.option("--links", multiple=True, metavar="FILE", help=LINKS_HELP)
+@table_flags
 @click.option("--screenshots", metavar="DIR", help="Save a screenshot of each rendered page in this folder.")
 @click.option(
     "--id",
@@ -67,6 +79,9 @@ AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C
 def crawl(
     urls: Sequence[str],
     output: Sequence[str],
+    links: Sequence[str],
+    fields: str | None,
+    explode: str | None,
     screenshots: str | None,
     crawl_id: str | None,
     resume: str | None,
@@ -75,14 +90,19 @@ def crawl(
     **options: Any,
 ) -> int:
     """Crawl a site in this process. Ctrl-C pauses the crawl and shows how to resume it; a second one exits at once."""
-    outputs = Outputs(output)
+    outputs, chosen = Outputs(output, links), (read_fields(fields), explode)
     given = given_values(options)
     if outputs.from_bodies and resume is None:
         given["keep_bodies"] = True
+    if outputs.links and resume is None:
+        given["links"] = True
     request = crawl_request(urls, crawl_id, resume, given)
     reduce_collections()
     flags = {"DATABASE_URL": store, "SHOAL_SCREENSHOTS": screenshots and str(Path(screenshots).absolute())}
-    return uvloop.run(_crawl(request, flags, outputs, output, as_json))
+    if request.config is not None:  # before anything is stored
+        outputs.fit(table_of(request.config, *chosen))
+    how = _words(output, links, fields, explode)
+    return uvloop.run(_crawl(request, flags, outputs, chosen, how, as_json))
 
 
 def crawl_request(urls: Sequence[str], crawl_id: str | None, resume: str | None, given: dict[str, Any]) -> CrawlRequest:
@@ -99,29 +119,51 @@ def crawl_request(urls: Sequence[str], crawl_id: str | None, resume: str | None,
     return CrawlRequest(resume=read_id(resume, "--resume"))
 
 
+def table_of(config: CrawlConfig, fields: Sequence[str] | None, explode: str | None) -> PageTable:
+    """Return what files have of each page of a crawl."""
+    return PageTable(fields, explode, rules=config.rules, is_open=bool(config.hooks))
+
+
 async def _crawl(
-    request: CrawlRequest, flags: dict[str, str | None], outputs: Outputs, names: Sequence[str], as_json: bool
+    request: CrawlRequest,
+    flags: dict[str, str | None],
+    outputs: Outputs,
+    chosen: tuple[Sequence[str] | None, str | None],
+    words: Sequence[str],
+    as_json: bool,
 ) -> int:
     settings = load(flags).settings
-    outputs.check()
+    if request.config is not None:
+        outputs.check(may_overwrite())
     async with opened(settings, quiet(settings)) as app:
         crawl = await request.find(app)
+        if request.config is None:
+            outputs.fit(table_of(crawl.config, *chosen))
+            outputs.check(may_overwrite())
         outputs.check_bodies(crawl.id, crawl.config.keep_bodies)
+        outputs.check_links(crawl.id, crawl.config.links)
         store = flags["DATABASE_URL"]
         command = CrawlCommand(
             app,
             crawl,
             outputs,
-            how_to_go_on=_how_to_go_on(crawl.id, store, names),
+            how_to_go_on=_how_to_go_on(crawl.id, store, words),
             store=store,
             summary_form="json" if as_json else "rows",
         )
         return await command.run()
 
 
+def _words(output: Sequence[str], links: Sequence[str], fields: str | None, explode: str | None) -> list[str]:
+    """Return the flags of the outputs as they were given."""
+    given = [("--output", name) for name in output] + [("--links", name) for name in links]
+    given += [(flag, value) for flag, value in (("--fields", fields), ("--explode", explode)) if value is not None]
+    return [word for pair in given for word in pair]
+
+
 def _how_to_go_on(crawl_id: str, store: str | None, outputs: Sequence[str]) -> str:
     words = ["shoal", "crawl", "--resume", crawl_id, *(["--store", store] if store else [])]
-    return shlex.join(words + [word for name in outputs for word in ("--output", name)])
+    return shlex.join([*words, *outputs])
 
 
 class CrawlCommand:
@@ -184,8 +226,18 @@ class CrawlCommand:
                 await self._follow(local_crawl)
                 if (await local_crawl.status()).crawl.state in TERMINAL:
                     await self._outputs.complete()
+                    await self._write_links()
+                elif self._outputs.links:
+                    note("The links are written when the crawl has ended.")
             finally:
                 self._outputs.leave()
+
+    async def _write_links(self) -> None:
+        if self._outputs.links:
+            from shoal.crawl.links import CrawlLinks  # few crawls write them
+
+            links = CrawlLinks(self._app.database, self._crawl, self._app.settings.crawl.max_url_length)
+            await self._outputs.write_links(links.records())
 
     async def _follow(self, local_crawl: LocalCrawl) -> None:
         self._screen = screen()

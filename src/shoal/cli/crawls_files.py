@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,18 +13,21 @@ from shoal.app import App, opened
 from shoal.audit.diff_formats import FORMATS, RowFormatName, pieces
 from shoal.base.clock import SystemClock
 from shoal.base.database import Tx
-from shoal.base.errors import InvalidInput
+from shoal.base.errors import InvalidInput, UsageError
 from shoal.base.settings import Settings
 from shoal.base.text import plural, shorten
 from shoal.cli.api_client import PAGE, ApiClient, ApiTarget, at, run_on, settings_of_store
-from shoal.cli.options import OUTPUT_HELP
+from shoal.cli.options import LINKS_HELP, OUTPUT_HELP, may_overwrite, table_flags
 from shoal.cli.output import api_options, json_option, print_json, print_line, print_rows, print_table, summary
+from shoal.crawl.crawl import Crawl
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
+from shoal.crawl.links import CrawlLinks, LinkFilter
 from shoal.crawl.states import CrawlState
 from shoal.egress import Limits
 from shoal.observe.logs import note
 from shoal.pages.export.output import ERROR, ExportFilter, Outputs
 from shoal.pages.export.part_file import PartFile
+from shoal.pages.export.table import PageTable, read_fields
 from shoal.pages.page import Page
 from shoal.pages.store import ANY_ERROR, PageStore
 from shoal.process.crawl_request import read_id
@@ -233,10 +237,8 @@ async def _load(settings: Settings, file: str, crawl_id: str | None, allow_priva
 PAGES_AT_ONCE = 500
 
 
-async def write_pages(app: App, crawl_id: str, outputs: Outputs, wanted: Callable[[Page], bool]) -> int:
+async def write_pages(app: App, crawl: Crawl, outputs: Outputs, wanted: Callable[[Page], bool]) -> int:
     """Write the wanted pages; return how many. Of a crawl that is still running, write the pages stored so far."""
-    crawl = (await app.crawls.get(crawl_id)).crawl
-    outputs.check_bodies(crawl.id, crawl.config.keep_bodies)
     await outputs.open(crawl.id, app.clock.micros(), Limits.of(app.settings.egress))
     written = 0
     try:
@@ -267,48 +269,120 @@ CRAWL = "/api/v1/crawls/{}"
 
 @click.command(epilog="Example: shoal crawls export ID --output broken.csv --status 4xx --status error")
 @click.argument("crawl_id", metavar="ID")
-@click.option("--output", multiple=True, required=True, metavar="FILE", help=OUTPUT_HELP)
+@click.option("-o", "--output", multiple=True, metavar="FILE", help=OUTPUT_HELP)
+@click.option("--links", multiple=True, metavar="FILE", help=LINKS_HELP)
 @click.option(
-    "--status", multiple=True, metavar="S", help="Export only pages with this status: 404, 4xx, or error. Repeatable."
+    "--status",
+    multiple=True,
+    metavar="S",
+    help="Export only pages with this status: 404, 4xx, or error; 301 and 3xx also find pages that were reached through"
+    " such a redirect. Of links, only those to such pages. Repeatable.",
 )
+@table_flags
 @api_options
-def export(crawl_id: str, output: Sequence[str], status: Sequence[str], target: ApiTarget, as_json: bool) -> None:
-    """Write the pages of a crawl to files. For a running crawl, the pages fetched so far. WARC and Markdown are
+def export(
+    crawl_id: str,
+    output: Sequence[str],
+    links: Sequence[str],
+    status: Sequence[str],
+    fields: str | None,
+    explode: str | None,
+    target: ApiTarget,
+    as_json: bool,
+) -> None:
+    """Write the pages of a crawl to files, and its links. For a running crawl, those so far. WARC and Markdown are
     written from stored bodies and need direct access to the store."""
-    outputs, wanted = Outputs(output), ExportFilter(status)
+    if not output and not links:
+        raise UsageError("Nothing to write: give --output FILE, or --links FILE", 'see "shoal crawls export --help"')
+    order = _Export(crawl_id, Outputs(output, links), ExportFilter(status), read_fields(fields), explode)
     settings = target.settings()
     if target.is_remote(settings):
-        _check_records(outputs)
-        outputs.check()
-        pages = run_on(target, lambda api: _from_server(api, crawl_id, outputs, wanted))
+        _check_records(order.outputs)
+        pages, linked = run_on(target, lambda api: _from_server(api, order))
     else:
-        outputs.check()
-        pages = asyncio.run(_from_store(settings, crawl_id, outputs, wanted))
+        pages, linked = asyncio.run(_from_store(settings, order))
+    outputs = order.outputs
     result = {"crawl_id": crawl_id, "pages": pages, "outputs": outputs.locations}
+    if outputs.links:
+        result["links"] = linked
     if as_json:
         print_line(result, to_stdout=not outputs.to_stdout)
-    else:
-        note(f"{plural(pages, 'page')} of {crawl_id} written to {', '.join(outputs.locations)}.")
+        return
+    parts = [plural(pages, "page")] if outputs else []
+    parts += [plural(linked, "link")] if outputs.links else []
+    note(f"{' and '.join(parts)} of {crawl_id} written to {', '.join(outputs.locations)}.")
 
 
-async def _from_store(settings: Settings, crawl_id: str, outputs: Outputs, wanted: ExportFilter) -> int:
+@dataclass(frozen=True, slots=True)
+class _Export:
+    """What to export, and how."""
+
+    crawl_id: str
+    outputs: Outputs
+    wanted: ExportFilter
+    fields: list[str] | None
+    explode: str | None
+
+    def check(self, rules: dict[str, Any] | None, *, has_hooks: bool, has_links: bool, has_bodies: bool) -> None:
+        """Raise if something cannot be written, before a file is created."""
+        self.outputs.check_bodies(self.crawl_id, has_bodies)
+        self.outputs.check_links(self.crawl_id, has_links)
+        self.outputs.fit(PageTable(self.fields, self.explode, rules=rules, is_open=has_hooks))
+        self.outputs.check(may_overwrite())
+
+
+async def _from_store(settings: Settings, order: _Export) -> tuple[int, int]:
     async with opened(settings, quiet(settings), existing=True) as app:
-        return await write_pages(app, crawl_id, outputs, wanted)
+        crawl = (await app.crawls.get(order.crawl_id)).crawl
+        config = crawl.config
+        order.check(
+            config.rules,
+            has_hooks=bool(config.hooks),
+            has_links=config.links,
+            has_bodies=config.keep_bodies,
+        )
+        pages = await write_pages(app, crawl, order.outputs, order.wanted) if order.outputs else 0
+        if not order.outputs.links:
+            return pages, 0
+        links = CrawlLinks(app.database, crawl, settings.crawl.max_url_length)
+        return pages, await order.outputs.write_links(links.records(LinkFilter(status=order.wanted)))
 
 
-async def _from_server(api: ApiClient, crawl_id: str, outputs: Outputs, wanted: ExportFilter) -> int:
-    await api.get(at(CRAWL, crawl_id))  # raise before a file is created
-    await outputs.open(crawl_id, SystemClock().micros(), Limits())
+async def _from_server(api: ApiClient, order: _Export) -> tuple[int, int]:
+    crawl_id, outputs, wanted = order.crawl_id, order.outputs, order.wanted
+    config = (await api.get(at(CRAWL, crawl_id)))["config"]
+    order.check(
+        config.get("rules"),
+        has_hooks=bool(config.get("hooks")),
+        has_links=bool(config.get("links")),
+        has_bodies=True,
+    )
     written = 0
-    try:
-        async for pages in _pages(api, crawl_id, wanted):
-            chosen = [page for page in pages if wanted(page)]
-            await outputs.write(chosen)
-            written += len(chosen)
-        await outputs.complete()
-    finally:
-        outputs.leave()
-    return written
+    if outputs:
+        await outputs.open(crawl_id, SystemClock().micros(), Limits())
+        try:
+            async for pages in _pages(api, crawl_id, wanted):
+                chosen = [page for page in pages if wanted(page)]
+                await outputs.write(chosen)
+                written += len(chosen)
+            await outputs.complete()
+        finally:
+            outputs.leave()
+    return written, await outputs.write_links(_links(api, crawl_id, wanted)) if outputs.links else 0
+
+
+async def _links(api: ApiClient, crawl_id: str, wanted: ExportFilter) -> AsyncIterator[list[dict[str, Any]]]:
+    """Yield the links as the server lists them; of a running crawl, those so far."""
+    more: str | None = None
+    while True:
+        found = await api.get(
+            at(f"{CRAWL}/links", crawl_id), limit=PAGE, cursor=more, status=sorted(wanted.words) or None
+        )
+        if found["items"]:
+            yield found["items"]
+        if found["next"] is None or (not found["items"] and found["next"] == more):
+            return
+        more = found["next"]
 
 
 async def _pages(api: ApiClient, crawl_id: str, wanted: ExportFilter) -> AsyncIterator[list[Page]]:
@@ -341,5 +415,5 @@ def _check_records(outputs: Outputs) -> None:
     if outputs.from_bodies:
         problem = f"{outputs.from_bodies[0]!r} is written from stored bodies, which a server does not send"
         raise InvalidInput(
-            "--output", problem, "use .jsonl, .csv, .parquet or -, or use the store directly with --store"
+            "--output", problem, "use .jsonl, .json, .csv, .parquet or -, or use the store directly with --store"
         )

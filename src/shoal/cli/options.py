@@ -4,6 +4,7 @@ Help, choices and defaults come from `CrawlConfig`, which also validates the val
 """
 
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ import click
 from shoal.base.errors import InvalidInput, ShoalError, UsageError
 from shoal.base.parsing import read_duration, read_size, show_size
 from shoal.base.request_form import fields_of
-from shoal.base.text import shorten
+from shoal.base.text import shorten, visible
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.credentials import SECRET_FIELDS
 from shoal.crawl.lifecycle.change import CrawlChange
@@ -23,10 +24,37 @@ LARGEST_FILE = 256_000_000  # bytes of a file that is read as a whole
 FIELDS = fields_of(CrawlConfig)
 CHANGEABLE = fields_of(CrawlChange)
 OUTPUT_HELP = (
-    "Write the pages to FILE: .jsonl, .csv, .parquet, .warc.gz, .md (a folder), or - (JSONL on stdout). Repeatable."
+    "Write the pages to FILE: .jsonl, .json, .csv, .parquet, .warc.gz, .md (a folder), or - (JSONL on stdout). A file"
+    " named links.csv, links.jsonl and so on gets the links. Repeatable."
+)
+LINKS_HELP = (
+    "Write the links to FILE, with the text and kind of each and the status of its target: .csv, .jsonl, .json,"
+    " .parquet, or - (JSONL on stdout). Repeatable."
 )
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def table_flags(command: Command) -> Command:
+    """Add the flags that choose what a table has of each page."""
+    fields = click.option(
+        "--fields",
+        metavar="F,F…",
+        help="Write only these fields, in this order, such as url,title,data.price. Not for .warc.gz and .md.",
+    )
+    explode = click.option(
+        "--explode",
+        metavar="FIELD",
+        help="Write one row per item of this list in the data, such as reviews; none for a page without items.",
+    )
+    return fields(explode(command))
+
+
+def may_overwrite() -> Callable[[str, str], bool] | None:
+    """Return what asks before a file is replaced; None unless somebody sits at a terminal."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return None
+    return lambda name, what: click.confirm(f"{visible(name)} {what}. Overwrite it?", err=True)
 
 
 def read_seconds(text: str) -> float:
@@ -178,6 +206,7 @@ ADDED = FLAGS | {
     flag.field: flag
     for flag in (
         CrawlFlag("--hook", "hooks", "NAME"),  # looked up where the crawl runs
+        CrawlFlag("--links", "links"),
         CrawlFlag("--workers", "workers", "N"),
         CrawlFlag("--project", "project", "NAME"),
         CrawlFlag("--label", "labels", "K=V", read_label, "it as name=value"),

@@ -15,6 +15,7 @@ from shoal.base.errors import Interrupted, NothingCrawled
 from shoal.base.text import escaped, plural, visible
 from shoal.cli.api_client import ApiTarget, with_api_target
 from shoal.cli.options import flag_of
+from shoal.crawl.crawl import Counts
 from shoal.crawl.engine.budget import BUDGETS
 from shoal.crawl.lifecycle.crawl_status import NO_PAGE, CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedSeed
@@ -166,6 +167,7 @@ def summary(status: CrawlStatus, elapsed_seconds: float | None = None, target: A
         "crawl_id": crawl.id,
         "state": crawl.state.value,
         "state_reason": crawl.state_reason,
+        "records": counts.records,
         "pages": counts.pages,
         "errors": counts.errors,
         "responses": counts.responses,
@@ -182,6 +184,12 @@ def summary(status: CrawlStatus, elapsed_seconds: float | None = None, target: A
     }
 
 
+def records_in_words(counts: Counts) -> str:
+    """Say why outputs have more records than the crawl has pages."""
+    pages, errors = plural(counts.pages, "page"), plural(counts.unanswered, "error")
+    return f"{counts.records:,} = {pages} + {errors} without an answer"
+
+
 def _failed_seed(seed: FailedSeed) -> dict[str, Any]:
     error = None if seed.error_code is None else {"code": seed.error_code, "message": seed.error_message or ""}
     return {"url": seed.url, "status": seed.status, "error": error}
@@ -195,6 +203,7 @@ def rows_of(status: CrawlStatus, totals: dict[str, Any], outputs: Sequence[str])
         ("Crawl", status.crawl.id),
         ("State", status.crawl.state.value + why),
         ("Pages", f"{totals['pages']:,}"),
+        *([("Records", records_in_words(status.counts))] if status.counts.unanswered else []),
         *(
             [("Responses", responses)]
             if (responses := str(in_classes(totals["responses"], totals["not_modified"])))

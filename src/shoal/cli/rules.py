@@ -1,6 +1,6 @@
 """`shoal rules`: test a rule set on a page fetched as in a crawl, or run it on the stored bodies of a crawl."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,9 +13,9 @@ import uvloop
 from shoal.app import App, opened
 from shoal.base.errors import InvalidInput, NotFound, NothingCrawled
 from shoal.base.settings_loader import load
-from shoal.base.text import plural, shorten
+from shoal.base.text import plural
 from shoal.cli.api_client import settings_of_store
-from shoal.cli.options import FLAGS, flag_of, given_values, read_rules_file
+from shoal.cli.options import FLAGS, flag_of, given_values, may_overwrite, read_rules_file, table_flags
 from shoal.cli.output import json_option, print_json, print_rows
 from shoal.cli.root import CommandGroup
 from shoal.crawl.crawl import Crawl, CrawlConfig
@@ -27,22 +27,14 @@ from shoal.extract.rules import RuleSet, read_rules
 from shoal.extract.tree import Source
 from shoal.observe.logs import note
 from shoal.pages.bodies import answer_of
-from shoal.pages.export.part_file import PartFile, Stdout
+from shoal.pages.export.output import STDOUT, Outputs
+from shoal.pages.export.table import PageTable, read_fields
 from shoal.pages.page import NOT_MODIFIED, Page
 from shoal.pages.store import PageStore
 from shoal.process.crawl_request import CrawlRequest, read_config
 from shoal.process.local_crawl import LocalCrawl
 
 PAGES_AT_ONCE = 200
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayedPage:
-    """The data a rule set extracted from one page; `message` is the error, if any."""
-
-    url: str
-    data: dict[str, Any]
-    message: str | None
 
 
 @dataclass(slots=True)
@@ -63,35 +55,38 @@ class RuleReplay:
         self._limits = Limits.of(app.settings.egress)
         self.tally = ReplayTally()
 
-    async def read(self, crawl: Crawl) -> AsyncIterator[ReplayedPage]:
-        """Yield the data of each page the rule set matches, in the order in which the pages were stored."""
+    async def read(self, crawl: Crawl) -> AsyncIterator[Page]:
+        """Yield each page the rule set matches, with the data it extracted and the error of that, if any, in the order
+        in which the pages were stored."""
         last = 0
         while rows := await self._after(crawl, last):
             last = rows[-1][0]
             for _, page in rows:
-                found = await self._reread(page)
-                if found is not None:
+                if await self._reread(page):
                     self.tally.read += 1
-                    yield found
+                    yield page
 
     async def _after(self, crawl: Crawl, last: int) -> list[tuple[int, Page]]:
         return await self._app.database.read(lambda tx: PageStore().after(tx, crawl.number, last, PAGES_AT_ONCE))
 
-    async def _reread(self, page: Page) -> ReplayedPage | None:
+    async def _reread(self, page: Page) -> bool:
+        """Replace the data of a page; return False if it is left out."""
         url = page.final_url or page.url
         if not _has_content(page.status) or not self._data.reads(url):
             self.tally.left_out += 1
-            return None
+            return False
         response = await answer_of(self._app.bodies, page)
         body = None if response is None else response.body(self._limits)
         if response is None or body is None or isinstance(body, Failure):
             self.tally.without_body += 1
-            return None
+            return False
         if not 200 <= response.status < 300 or not is_html(body, page.content_type):
             self.tally.left_out += 1
-            return None
+            return False
         extracted = self._data.read(Source(url, body, page.content_type, status=response.status))
-        return ReplayedPage(page.url, extracted.data, extracted.message)
+        page.data, page.error_message = extracted.data, extracted.message
+        page.error_code = None if extracted.message is None else INVALID_DATA
+        return True
 
 
 def _has_content(status: int | None) -> bool:
@@ -139,32 +134,45 @@ def test(file: str, url: str, as_json: bool, **options: Any) -> int:
 @rules.command()
 @click.argument("file", metavar="FILE")
 @click.argument("crawl_id", metavar="CRAWL")
-@click.option("--output", metavar="FILE", help="Write to this .jsonl file instead of stdout.")
+@click.option(
+    "-o",
+    "--output",
+    multiple=True,
+    default=[STDOUT],
+    metavar="FILE",
+    help="Write to FILE: .jsonl, .json, .csv, .parquet, or - (JSONL on stdout).  Repeatable.  [default: -]",
+)
+@table_flags
 @click.option("--store", metavar="URL", help="Use this store; overrides DATABASE_URL.")
-def apply(file: str, crawl_id: str, output: str | None, store: str | None) -> None:
-    """Extract data again from the stored bodies of CRAWL. Uses the rule set in FILE and prints JSON lines."""
-    rule_set = read_rules(read_rules_file(file))
-    if output is not None and not output.endswith(".jsonl"):
-        raise InvalidInput(f"--output {shorten(output)}", "is not a JSON lines file", "use the extension .jsonl")
-    tally = uvloop.run(_apply(rule_set, crawl_id, store, Stdout() if output is None else PartFile(output)))
+def apply(
+    file: str, crawl_id: str, output: Sequence[str], fields: str | None, explode: str | None, store: str | None
+) -> None:
+    """Extract data again from the stored bodies of CRAWL. Uses the rule set in FILE and writes the URL, the data and
+    the error of each page, or the given fields of its record."""
+    rules = read_rules_file(file)
+    outputs = Outputs(output)
+    if outputs.from_bodies or outputs.links:
+        raise InvalidInput("--output", "is not a file of data", "use .jsonl, .json, .csv, .parquet or -")
+    outputs.fit(PageTable(read_fields(fields), explode, rules=rules, whole=("url", "data", "error")))
+    outputs.check(may_overwrite())
+    tally = uvloop.run(_apply(read_rules(rules), crawl_id, store, outputs))
     note(f"{plural(tally.read, 'page')} read, {tally.left_out} skipped, {tally.without_body} without a body.")
 
 
-async def _apply(rule_set: RuleSet, crawl_id: str, store: str | None, file: PartFile | Stdout) -> ReplayTally:
+async def _apply(rule_set: RuleSet, crawl_id: str, store: str | None, outputs: Outputs) -> ReplayTally:
     async with opened(settings_of_store(store, "shoal rules apply"), existing=True) as app:
         crawl = (await app.crawls.get(crawl_id)).crawl
         rereader = RuleReplay(app, rule_set)
-        file.begin()
+        await outputs.open(crawl.id, app.clock.micros(), Limits())
         try:
-            async for found in rereader.read(crawl):
-                error = None if found.message is None else {"code": INVALID_DATA, "message": found.message}
-                file.write([orjson.dumps({"url": found.url, "data": found.data, "error": error}) + b"\n"])
+            async for page in rereader.read(crawl):
+                await outputs.write([page])
             tally = rereader.tally
             if not tally.read and tally.without_body:
                 raise NotFound("stored body of crawl", crawl_id, "run the crawl with --keep-bodies")
-            file.complete()
+            await outputs.complete()
         finally:
-            file.leave()
+            outputs.leave()
     return tally
 
 

@@ -145,6 +145,7 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         list[HookName], describe("Functions of installed packages to call with each page.", max_length=20)
     ] = []
     analyze: Annotated[bool, describe("Store the page details that analyses need, and analyze the crawl.")] = False
+    links: Annotated[bool, describe("Store URL, text and kind of every link; `analyze` sets it, too.")] = False
     gate: Annotated[Name | None, describe("Name of the gate that judges the analysis.")] = None
     baseline: Annotated[
         Name | None,
@@ -223,6 +224,16 @@ class Counts(Struct, frozen=True):
     def held(self) -> int:
         """URLs in quarantine as a crawler trap. They count as settled, and as skipped."""
         return self.skipped.get(TRAP, 0)
+
+    @property
+    def unanswered(self) -> int:
+        """Errors without an answer: records of URLs that returned no HTTP response. Other errors are those of pages."""
+        return self.responses["none"]
+
+    @property
+    def records(self) -> int:
+        """Records in outputs and in the iterator of the library: pages, and errors without an answer."""
+        return self.pages + self.unanswered
 
     @property
     def queued(self) -> int:

@@ -33,6 +33,7 @@ from shoal.crawl.frontier.fates import LONGEST_PATTERN, Fate, Trap
 from shoal.crawl.frontier.values import RedirectTarget, SitemapRecord, UrlKind
 from shoal.crawl.states import CrawlState
 from shoal.extract.details import Details, unpacked
+from shoal.extract.links import unpack_links
 from shoal.pages.links import unpack
 from shoal.pages.page import CLASSES, Page
 from shoal.web.page_fetcher import RedirectChain
@@ -242,7 +243,7 @@ def record_of(item: Item) -> bytes:
 
 def _page(page: Page) -> dict[str, Any]:
     values = asdict(page)
-    for name, blob in (("links", page.links), ("detail", page.detail)):
+    for name, blob in (("links", page.links), ("detail", page.detail), ("outlinks", page.outlinks)):
         if blob is not None:
             values[name] = b64encode(blob).decode()
     return values
@@ -348,6 +349,8 @@ def _checked(page: Page) -> Page:
         raise ValueError(f"data has more than {DEEPEST} levels")
     if page.links is not None:
         unpack(page.links)
+    if page.outlinks is not None:
+        unpack_links(page.outlinks)
     if page.detail is not None:
         convert(to_builtins(unpacked(page.detail)), Details)
     return replace(page, body_file=None, body_offset=None, body_length=None)  # bodies are not dumped

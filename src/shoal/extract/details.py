@@ -1,5 +1,6 @@
-"""Extract what analyses need beyond the page record: headings, links with anchor text, images, resources, structured
-data, headers and cookies. Bounded in number and length; URLs are as written; never raises, whatever the page is.
+"""Extract what analyses need beyond the page record: headings, images, resources, structured data, headers and cookies.
+`shoal.extract.links` extracts the links. Bounded in number and length; URLs are as written; never raises, whatever the
+page is.
 
 Analyzers interpret the details.
 """
@@ -84,8 +85,6 @@ _SIZE: Final = Struct("<I")
 _LEVEL: Final = 1  # 70 % smaller in 30 µs; higher levels take longer and gain little
 _TAGS: Final = [
     "title",
-    "a",
-    "area",
     "h1",
     "h2",
     "h3",
@@ -131,7 +130,7 @@ class Heading:
 
 @dataclass(slots=True)
 class LinkFacts:
-    """A link with its text, or the alt texts of its images if it has no text."""
+    """A link with its text, in details that an earlier version stored."""
 
     url: str
     text: str
@@ -229,9 +228,9 @@ def _tree(source: Source, details: Details) -> Document:
 
 
 def packed(details: Details) -> bytes:
-    """Serialize details for storage: two pieces of compressed JSON, the links and everything else.
+    """Serialize details for storage: two pieces of compressed JSON, everything but the links, and the links.
 
-    Links are a large part of the data, and most readers do not need them. The size of the first piece comes first.
+    Earlier versions stored links here, and expect the second piece. The size of the first piece comes first.
     """
     links, details.links = details.links, []
     rest = zlib.compress(_json(details), _LEVEL)
@@ -285,8 +284,6 @@ class _Reader:
         self._details = details
         self._by_tag: dict[str, Callable[[Element], None]] = {
             "title": self._title,
-            "a": self._anchor,
-            "area": self._anchor,
             "img": self._image,
             "meta": self._meta,
             "link": self._link,
@@ -315,13 +312,6 @@ class _Reader:
 
     def _heading(self, element: Element) -> None:
         self._keep(self._details.headings, "headings", Heading(int(element.tag[1]), _text(element, " ")))
-
-    def _anchor(self, element: Element) -> None:
-        url = element.attr("href")
-        if url is None:
-            return
-        text = _text(element) or _line(element.attr("alt") or "") or _line(_words_of_images(element))
-        self._keep(self._details.links, "links", LinkFacts(_address(url), text, _line(element.attr("rel") or "")))
 
     def _image(self, element: Element) -> None:
         alt = element.attr("alt")
@@ -493,10 +483,6 @@ def _text(element: Element, glue: str = "") -> str:
         if left <= 0:
             break
     return _line(glue.join(parts))
-
-
-def _words_of_images(element: Element) -> str:
-    return " ".join([image.attr("alt") or "" for image in element.find_all("img")[:10]])
 
 
 def _address(url: str) -> str:

@@ -1,4 +1,5 @@
-"""Extract what a crawl asks for beyond page facts: data by a rule set and by hooks, and details for analyses."""
+"""Extract what a crawl asks for beyond page facts: data by a rule set and by hooks, links with their texts, and details
+for analyses."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import orjson
 from shoal.base.errors import InvalidInput
 from shoal.base.text import DEEPEST, is_nested_too_deeply, shorten
 from shoal.extract.details import packed, read_details
+from shoal.extract.links import pack_links, read_links
 from shoal.extract.rule_reader import RuleReader
 from shoal.extract.rules import RuleSet
 from shoal.extract.tree import Source
@@ -99,13 +101,15 @@ HOOK_FAILED = "hook_failed"
 
 @dataclass(slots=True)
 class OptionalFacts:
-    """The optional facts of a page. `detail` is in its stored form; the error is the first one of rules and hooks."""
+    """The optional facts of a page. `detail` and `outlinks` are in their stored form; the error is the first one of
+    rules and hooks."""
 
     data: dict[str, Any] | None = None
     error_code: str | None = None
     error_message: str | None = None
     fingerprint: int | None = None
     detail: bytes | None = None
+    outlinks: bytes | None = None
 
 
 class OptionalFactsReader:
@@ -116,11 +120,13 @@ class OptionalFactsReader:
         timer: Callable[[], float],
         *,
         analyze: bool = False,
+        links: bool = False,
         rules: RuleSet | None = None,
         hooks: Sequence[Hook] = (),
     ) -> None:
         self._timer = timer
         self._analyze = analyze
+        self._links = links or analyze
         self._data = None if rules is None else RuleReader(rules, timer)
         self.hooks = hooks
 
@@ -130,6 +136,8 @@ class OptionalFactsReader:
         if html:
             self._read_by_rules(source, further)
             self._read_by_hooks(source, further)
+            if self._links:
+                further.outlinks = pack_links(read_links(source.document))
         if self._analyze:  # last, because it modifies the tree
             details = read_details(source, html=html)
             further.detail, further.fingerprint = packed(details), details.fingerprint

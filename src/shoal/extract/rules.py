@@ -17,6 +17,7 @@
 Workers run rule sets that others stored, so they are untrusted: they can read only the page, and everything is limited.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import PurePath
@@ -45,7 +46,7 @@ Default = Plain | list[Plain]
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _HOW: Final = "write [fields.NAME] with a rule for each field"
-_NOT_WITH_EACH: Final = ("jsonld", "attribute", "regex", "transform", "type", "list", "default", "date_format")
+_NOT_WITH_EACH: Final = ("jsonld", "attribute", "regex", "transform", "type", "default", "date_format")
 
 
 class FieldRule(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -94,13 +95,26 @@ def rules_of(text: bytes, name: str) -> dict[str, Any]:
         raise InvalidInput(name, f"is larger than {LARGEST // 1000} KB", "split the rule set")
     suffix = PurePath(name).suffix.lower()
     try:
-        found = orjson.loads(text) if suffix == ".json" else read_toml(text.decode("utf-8-sig"))
+        found = (
+            json.loads(text, object_pairs_hook=_without_duplicates)
+            if suffix == ".json"
+            else read_toml(text.decode("utf-8-sig"))
+        )
     except ValueError as error:
         kind = "JSON" if suffix == ".json" else "TOML"
         fix = "correct it; .json files are JSON, others TOML"
         raise InvalidInput(name, f"is not {kind} ({shorten(error, 200)})", fix) from None
     read_rules(found, f"{name}: ")
     return dict(found)
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; raise if it has a key twice, as TOML does: only the last would count."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for place, (name, _) in enumerate(pairs) if name in dict(pairs[:place]))
+        raise ValueError(f"{shorten(twice)!r} occurs twice in one object")
+    return found
 
 
 def _check_size(given: Mapping[str, Any], called: str) -> None:
@@ -166,6 +180,9 @@ class _RuleChecker:
 
     def _check_combination(self, rule: FieldRule, given: Mapping[str, Any], where: str) -> None:
         """Reject options that cannot be combined in one rule."""
+        if rule.each is not None and given.get("list") is False:
+            fix = "leave it out: a field with each is always a list"
+            raise self._refusal(f"{where}.list", "cannot be false with each", fix)
         odd = next((name for name in _NOT_WITH_EACH if name in given), None) if rule.each is not None else None
         if odd is not None:
             fix = "move it to a field of each, or leave it out"

@@ -58,7 +58,8 @@ class Page(Struct):
     body_length: int | None = None
     etag: str | None = None  # validators for conditional requests
     last_modified: str | None = None
-    links: Blob | None = None  # outgoing links: see `links`
+    links: Blob | None = None  # keys of the pages it links to: see `links`
+    outlinks: Blob | None = None  # its links with URL and text, if the crawl stores them: see `extract.links`
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:

@@ -21,10 +21,10 @@ SELECT * FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :url::text[], :
 ON CONFLICT (crawl, key, chk) DO NOTHING;
 
 -- name: insert_details
--- Store the details of pages, unless they are there.
+-- Store the details and links of pages, unless they are there.
 -- batch: arrays
-INSERT INTO page_detail (crawl, key, chk, detail)
-SELECT * FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :detail::bytea[])
+INSERT INTO page_detail (crawl, key, chk, detail, outlinks)
+SELECT * FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :detail::bytea[], :outlinks::bytea[])
 ON CONFLICT (crawl, key, chk) DO NOTHING;
 
 -- name: page_validators
@@ -42,8 +42,8 @@ SELECT p.* FROM unnest(:keys::bigint[]) AS k (key)
 CROSS JOIN LATERAL (SELECT * FROM page WHERE page.crawl = :crawl AND page.key = k.key ORDER BY page.chk OFFSET 0) AS p;
 
 -- name: details_of_keys
--- The details of the pages with these keys.
-SELECT d.key, d.chk, d.detail FROM unnest(:keys::bigint[]) AS k (key)
+-- The details and links of the pages with these keys.
+SELECT d.key, d.chk, d.detail, d.outlinks FROM unnest(:keys::bigint[]) AS k (key)
 CROSS JOIN LATERAL (SELECT * FROM page_detail AS t WHERE t.crawl = :crawl AND t.key = k.key ORDER BY t.chk OFFSET 0) AS d;
 
 -- name: urls_of_keys
@@ -56,12 +56,30 @@ CROSS JOIN LATERAL (SELECT t.key, t.url, t.fate FROM redirect_target AS t
                     WHERE t.crawl = :crawl AND t.key = k.value ORDER BY t.chk OFFSET 0) AS r
 WHERE r.fate = 4;
 
+-- name: statuses_of_keys
+-- The statuses of the pages with these keys, and for URLs that were fetched as the target of a redirect, its source.
+SELECT p.key, p.status, p.error_code, p.redirects, NULL AS via FROM unnest(:keys::bigint[]) AS k (key)
+CROSS JOIN LATERAL (SELECT t.key, t.status, t.error_code, t.redirects FROM page AS t
+                    WHERE t.crawl = :crawl AND t.key = k.key ORDER BY t.chk OFFSET 0) AS p
+UNION ALL
+SELECT r.key, NULL, NULL, NULL, r.via FROM unnest(:keys::bigint[]) AS k (value)
+CROSS JOIN LATERAL (SELECT t.key, t.via, t.fate FROM redirect_target AS t
+                    WHERE t.crawl = :crawl AND t.key = k.value ORDER BY t.chk OFFSET 0) AS r
+WHERE r.fate = 4;
+
 -- name: details_after
 -- The details of pages of a crawl, in the order in which the pages were stored.
 SELECT p.number, d.detail FROM page AS p
 CROSS JOIN LATERAL (SELECT t.detail FROM page_detail AS t
                     WHERE t.crawl = p.crawl AND t.key = p.key AND t.chk = p.chk OFFSET 0) AS d
-WHERE p.crawl = :crawl AND p.number > :number ORDER BY p.number LIMIT :limit;
+WHERE p.crawl = :crawl AND p.number > :number AND length(d.detail) > 0 ORDER BY p.number LIMIT :limit;
+
+-- name: outlinks_after
+-- The links of pages of a crawl, in the order in which the pages were stored.
+SELECT p.number, d.outlinks FROM page AS p
+CROSS JOIN LATERAL (SELECT t.outlinks FROM page_detail AS t
+                    WHERE t.crawl = p.crawl AND t.key = p.key AND t.chk = p.chk OFFSET 0) AS d
+WHERE p.crawl = :crawl AND p.number > :number AND d.outlinks IS NOT NULL ORDER BY p.number LIMIT :limit;
 
 -- name: drop_details_up_to
 -- Delete the details of pages of a crawl, up to the page with a number.

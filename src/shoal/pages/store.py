@@ -31,7 +31,7 @@ class Validators(Struct, frozen=True):
 class PageFilter(Struct, frozen=True):
     """A filter for pages; a page must match all given conditions."""
 
-    statuses: range | None = None
+    statuses: range | None = None  # of the last response, or of a redirect before it
     error: str | None = None  # a code, or ANY_ERROR
     content_type: str | None = None  # how it begins, such as `text/html` or `image/`
     depth: int | None = None
@@ -43,7 +43,8 @@ class PageFilter(Struct, frozen=True):
 
 
 ANY_ERROR = "any"
-_PLAIN = tuple(name for name in Page.__struct_fields__ if name not in ("redirects", "data", "rendered", "detail"))
+_APART = ("redirects", "data", "rendered", "detail", "outlinks")
+_PLAIN = tuple(name for name in Page.__struct_fields__ if name not in _APART)
 _plain = attrgetter(*_PLAIN)
 _FOREIGN = ("title", "description", "canonical", "robots", "lang", "h1", "content_type", "error_message")
 LAST_NUMBER = 2**62
@@ -72,6 +73,14 @@ class PageOutline(NamedTuple):
     title: str | None
     robots: str | None = None
     canonical: str | None = None
+
+
+class TargetStatus(NamedTuple):
+    """How a URL that pages link to answered: the last status, the error, and the statuses of its redirects."""
+
+    status: int | None = None
+    error_code: str | None = None
+    hops: tuple[int, ...] = ()
 
 
 class FailedPage(Struct, frozen=True):
@@ -104,9 +113,9 @@ class PageStore:
         """Insert pages, each under its URL's key; return how many were new. An existing page is left unchanged."""
         rows = [_row(crawl, key, chk, page) for key, chk, page in pages]
         details = [
-            {"crawl": crawl, "key": key, "chk": chk, "detail": page.detail}
+            {"crawl": crawl, "key": key, "chk": chk, "detail": page.detail or b"", "outlinks": page.outlinks}
             for key, chk, page in pages
-            if page.detail is not None
+            if page.detail is not None or page.outlinks is not None
         ]
         await tx.many("insert_details", details)
         try:
@@ -137,6 +146,7 @@ class PageStore:
         values = {
             "low": low,
             "high": high,
+            "hop": _hop(wanted.statuses),
             "only_errors": only_errors,
             "error": None if only_errors else wanted.error,
             "type": None if wanted.content_type is None else f"{_like(wanted.content_type.lower())}%",
@@ -160,14 +170,12 @@ class PageStore:
         return [PageOutline(*row) for row in rows]
 
     async def numbered(self, tx: Tx, crawl: int, number: int) -> Page | None:
-        """Return the page with this number, with its details."""
+        """Return the page with this number, with its details and links."""
         row = await tx.one("page_numbered", crawl=crawl, number=number, limit=1)
         if row is None:
             return None
         page = _page(row)
-        for kept in await tx.all("details_of_keys", crawl=crawl, keys=[row["key"]]):
-            if kept["chk"] == row["chk"]:
-                page.detail = kept["detail"]
+        await self._add_details(tx, crawl, [(row["key"], row["chk"], page)])
         return page
 
     async def links_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, int, bytes]]:
@@ -185,20 +193,36 @@ class PageStore:
     async def of_keys(
         self, tx: Tx, crawl: int, keys: list[int], *, details: bool = False
     ) -> list[tuple[int, int, Page]]:
-        """Return the pages with these keys, each with its key and check, optionally with their details."""
-        keys = list(set(keys))
-        rows = await tx.all("pages_of_keys", crawl=crawl, keys=keys)
+        """Return the pages with these keys, each with its key and check, optionally with their details and links."""
+        rows = await tx.all("pages_of_keys", crawl=crawl, keys=list(set(keys)))
         found = [(row["key"], row["chk"], _page(row)) for row in rows]
         if details:
-            kept = await tx.all("details_of_keys", crawl=crawl, keys=keys)
-            known = {(row["key"], row["chk"]): row["detail"] for row in kept}
-            for key, chk, page in found:
-                page.detail = known.get((key, chk))
+            await self._add_details(tx, crawl, found)
         return found
+
+    @staticmethod
+    async def _add_details(tx: Tx, crawl: int, pages: list[tuple[int, int, Page]]) -> None:
+        rows = await tx.all("details_of_keys", crawl=crawl, keys=list({key for key, _, _ in pages}))
+        known = {(row["key"], row["chk"]): row for row in rows}
+        for key, chk, page in pages:
+            if (row := known.get((key, chk))) is not None:
+                page.detail, page.outlinks = row["detail"] or None, row["outlinks"]
 
     async def urls_of(self, tx: Tx, crawl: int, keys: list[int]) -> dict[int, Url]:
         """Return the URLs of the pages with these keys; keys without a page are omitted."""
         return {row["key"]: Url(row["url"]) for row in await tx.all("urls_of_keys", crawl=crawl, keys=keys)}
+
+    async def statuses_of(self, tx: Tx, crawl: int, keys: list[int]) -> dict[int, "TargetStatus | str"]:
+        """Return how the URLs with these keys answered, or for one that was fetched only as the target of a redirect,
+        the URL that redirects to it. Keys of URLs that were not fetched are omitted."""
+        found: dict[int, TargetStatus | str] = {}
+        for row in await tx.all("statuses_of_keys", crawl=crawl, keys=keys):
+            if row["via"] is None:
+                hops = orjson.loads(row["redirects"]) if row["redirects"] else ()
+                found[row["key"]] = TargetStatus(row["status"], row["error_code"], tuple(hop["status"] for hop in hops))
+            else:
+                found.setdefault(row["key"], row["via"])
+        return found
 
     async def details_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, bytes]]:
         """Return the details of pages, each with its page's number, in the order of `after`;
@@ -206,6 +230,13 @@ class PageStore:
         have none."""
         rows = await tx.all("details_after", crawl=crawl, number=number, limit=limit)
         return [(row["number"], row["detail"]) for row in rows]
+
+    async def outlinks_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return the links of pages with URL and text, each with its page's number, in the order of `after`;
+        `shoal.extract.links.unpack_links` reads them. Pages of a crawl without `links`, and pages without HTML, have
+        none."""
+        rows = await tx.all("outlinks_after", crawl=crawl, number=number, limit=limit)
+        return [(row["number"], row["outlinks"]) for row in rows]
 
     async def last_number(self, tx: Tx, crawl: int) -> int:
         """Return the number of the page that was stored last; 0 if there is none."""
@@ -230,6 +261,13 @@ class PageStore:
         await tx.execute("drop_failed_details", crawl=crawl, numbers=numbers)
         rows = await tx.all("drop_failed_pages", crawl=crawl, numbers=numbers)
         return [DroppedPage(*(row[name] for name in DroppedPage.__struct_fields__)) for row in rows]
+
+
+def _hop(statuses: range | None) -> str | None:
+    """Return the pattern of a redirect with one of these statuses, one or a whole class, as it is stored."""
+    if statuses is None:
+        return None
+    return f'%"status":{statuses.start if len(statuses) == 1 else f"{statuses.start // 100}__"}}}%'
 
 
 def _like(text: str) -> str:

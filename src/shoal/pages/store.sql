@@ -4,9 +4,11 @@ SELECT * FROM page WHERE crawl = :crawl AND number > :number ORDER BY number LIM
 
 -- name: search_pages
 -- Return pages of a crawl from after :number to :upto, in the order in which they were stored, that match every filter.
+-- :hop finds a status among the redirects; no URL contains its text, because quotes in JSON strings are escaped.
 SELECT * FROM page
 WHERE crawl = :crawl AND number > :number AND number <= :upto
-      AND (CAST(:low AS INTEGER) IS NULL OR status BETWEEN CAST(:low AS INTEGER) AND CAST(:high AS INTEGER))
+      AND (CAST(:low AS INTEGER) IS NULL OR status BETWEEN CAST(:low AS INTEGER) AND CAST(:high AS INTEGER)
+           OR redirects LIKE CAST(:hop AS TEXT))
       AND (CAST(:only_errors AS INTEGER) = 0 OR error_code IS NOT NULL)
       AND (CAST(:error AS TEXT) IS NULL OR error_code = CAST(:error AS TEXT))
       AND (CAST(:depth AS INTEGER) IS NULL OR depth = CAST(:depth AS INTEGER))

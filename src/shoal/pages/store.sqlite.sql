@@ -12,8 +12,8 @@ VALUES (:crawl, :key, :chk, :url, :final_url, :status, :depth, :parent, :content
 ON CONFLICT (crawl, key, chk) DO NOTHING;
 
 -- name: insert_details
--- Store a page's details, unless they are there.
-INSERT INTO page_detail (crawl, key, chk, detail) VALUES (:crawl, :key, :chk, :detail)
+-- Store a page's details and links, unless they are there.
+INSERT INTO page_detail (crawl, key, chk, detail, outlinks) VALUES (:crawl, :key, :chk, :detail, :outlinks)
 ON CONFLICT (crawl, key, chk) DO NOTHING;
 
 -- name: page_validators
@@ -29,8 +29,8 @@ FROM json_each(:keys) AS k CROSS JOIN page AS p ON p.crawl = :crawl AND p.key = 
 SELECT p.* FROM json_each(:keys) AS k CROSS JOIN page AS p ON p.crawl = :crawl AND p.key = k.value;
 
 -- name: details_of_keys
--- The details of the pages with these keys.
-SELECT d.key, d.chk, d.detail
+-- The details and links of the pages with these keys.
+SELECT d.key, d.chk, d.detail, d.outlinks
 FROM json_each(:keys) AS k CROSS JOIN page_detail AS d ON d.crawl = :crawl AND d.key = k.value;
 
 -- name: urls_of_keys
@@ -40,10 +40,24 @@ UNION ALL
 SELECT r.key, r.url FROM json_each(:keys) AS k CROSS JOIN redirect_target AS r ON r.crawl = :crawl AND r.key = k.value
 WHERE r.fate = 4;
 
+-- name: statuses_of_keys
+-- The statuses of the pages with these keys, and for URLs that were fetched as the target of a redirect, its source.
+SELECT p.key, p.status, p.error_code, p.redirects, NULL AS via
+FROM json_each(:keys) AS k CROSS JOIN page AS p ON p.crawl = :crawl AND p.key = k.value
+UNION ALL
+SELECT r.key, NULL, NULL, NULL, r.via
+FROM json_each(:keys) AS k CROSS JOIN redirect_target AS r ON r.crawl = :crawl AND r.key = k.value
+WHERE r.fate = 4;
+
 -- name: details_after
 -- The details of pages of a crawl, in the order in which the pages were stored.
 SELECT p.number, d.detail FROM page AS p JOIN page_detail AS d ON d.crawl = p.crawl AND d.key = p.key AND d.chk = p.chk
-WHERE p.crawl = :crawl AND p.number > :number ORDER BY p.number LIMIT :limit;
+WHERE p.crawl = :crawl AND p.number > :number AND length(d.detail) > 0 ORDER BY p.number LIMIT :limit;
+
+-- name: outlinks_after
+-- The links of pages of a crawl, in the order in which the pages were stored.
+SELECT p.number, d.outlinks FROM page AS p JOIN page_detail AS d ON d.crawl = p.crawl AND d.key = p.key AND d.chk = p.chk
+WHERE p.crawl = :crawl AND p.number > :number AND d.outlinks IS NOT NULL ORDER BY p.number LIMIT :limit;
 
 -- name: drop_details_up_to
 -- Delete the details of pages of a crawl, up to the page with a number.

@@ -2,7 +2,7 @@
 
 from shoal.serve.analyses import AnalysisApi, GateApi
 from shoal.serve.bots import BotApi
-from shoal.serve.crawl_parts import JournalApi, PageApi, PolitenessApi
+from shoal.serve.crawl_parts import JournalApi, LinkApi, PageApi, PolitenessApi
 from shoal.serve.crawls import CrawlApi
 from shoal.serve.diffs import DiffApi
 from shoal.serve.groups import GroupApi, ResultApi
@@ -18,6 +18,7 @@ from shoal.serve.webhooks import WebhookApi
 GROUPS: tuple[type, ...] = (
     CrawlApi,
     PageApi,
+    LinkApi,
     PolitenessApi,
     JournalApi,
     GroupApi,

@@ -1,25 +1,31 @@
-"""REST endpoints for what a crawl has: pages, its journal, its politeness."""
+"""REST endpoints for what a crawl has: pages, links, its journal, its politeness."""
 
 import math
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 from starlette.responses import Response, StreamingResponse
 
 from shoal.access.token import TokenScope
+from shoal.base.database import Database
 from shoal.base.errors import InvalidInput, NotFound, RateLimited
 from shoal.base.request_form import Form, describe
+from shoal.base.text import shorten
+from shoal.base.url import Url, UrlRefusal
 from shoal.crawl.journal import MOST_AT_ONCE
 from shoal.crawl.lifecycle.crawls import Crawls
+from shoal.crawl.links import CrawlLinks, LinkFilter, LinkPlace
 from shoal.crawl.politeness import Politeness
 from shoal.crawl.states import TERMINAL
+from shoal.pages.export.output import ExportFilter
 from shoal.pages.pages import Pages
 from shoal.pages.store import PageFilter
 from shoal.serve.crawl_feed import CrawlFeeds
 from shoal.serve.endpoint import WHOLE, EndpointRequest, Nothing, endpoint
-from shoal.serve.requests import Paging, growing_page_of, number_of
+from shoal.serve.requests import Paging, cursor_of, growing_page_of, number_of, text_of
 from shoal.serve.resources.crawl import PolitenessReceipt
-from shoal.serve.resources.page import JournalEntryList, Page, PageList
+from shoal.serve.resources.page import JournalEntryList, Page, PageLink, PageLinkList, PageList
 
 Status = Annotated[str, Meta(pattern=r"^[1-9]([0-9][0-9]|xx)\Z", examples=["404", "4xx"])]
 Code = Annotated[str, Meta(pattern=r"^[a-z0-9_]{1,64}\Z", examples=["timeout", "any"])]
@@ -57,6 +63,95 @@ class PageApi:
         growing = crawl.state not in TERMINAL
         pages, following = growing_page_of(found.pages, query.limit, after, lambda row: row[0], growing=growing)
         return PageList(items=[Page.of(page, crawl.id) for _, page in pages], next=following)
+
+
+LinkStatus = Annotated[str, Meta(pattern=r"^([1-9]([0-9][0-9]|xx)|error)\Z", examples=["404", "4xx", "error"])]
+LinkKind = Literal[
+    "a",
+    "area",
+    "canonical",
+    "form",
+    "frame",
+    "hreflang",
+    "iframe",
+    "img",
+    "link",
+    "media",
+    "refresh",
+    "script",
+    "style",
+]
+LinkUrl = Annotated[str, Meta(min_length=1, max_length=10_000)]
+LINK_SECONDS = 1.0  # of one request
+
+
+class LinkQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    source: Annotated[LinkUrl | None, describe("Only links of the page with this URL.")] = field(
+        default=None, name="from"
+    )
+    target: Annotated[LinkUrl | None, describe("Only links to this URL.")] = field(default=None, name="to")
+    kind: Annotated[LinkKind | None, describe("Only links of this kind.")] = None
+    status: Annotated[
+        list[LinkStatus],
+        describe(
+            "Only links to pages with one of these statuses, also on the way there: `404`, `4xx`, `3xx` or `error`."
+        ),
+    ] = field(default_factory=list)
+
+
+class LinkApi:
+    """`/api/v1/crawls/{crawl_id}/links`."""
+
+    def __init__(self, crawls: Crawls, database: Database, max_url_length: int) -> None:
+        self._crawls = crawls
+        self._database = database
+        self._max_url_length = max_url_length
+
+    @endpoint(
+        "GET",
+        "/api/v1/crawls/{crawl_id}/links",
+        scope=TokenScope.READ,
+        summary="List the links of a crawl: those of a page, those to a URL, or all.",
+        query=LinkQuery,
+        response=PageLinkList,
+        problems=[NotFound],
+        expensive=lambda query: query.source is None,
+    )
+    async def list_links(self, request: EndpointRequest[Nothing, LinkQuery]) -> PageLinkList:
+        """Only crawls with the option `links` store them, which `analyze` sets; of any other, `to` finds the pages that
+        link to a URL. A search of a large crawl may return few items, or none, and `next`: continue there. Until the
+        crawl has ended, `next` is set."""
+        query = request.query
+        crawl = (await self._crawls.get(request.path_param("crawl_id"))).crawl
+        links = CrawlLinks(self._database, crawl, self._max_url_length)
+        wanted = link_filter(links, query.source, query.target, query.kind, query.status)
+        found = await links.search(wanted, place_in(query.cursor), query.limit, LINK_SECONDS)
+        goes_on = not found.is_complete or (crawl.state not in TERMINAL and query.source is None)
+        following = cursor_of(f"{found.place.number}.{found.place.links}") if goes_on else None
+        items = [PageLink.of(link) for link in found.links]
+        return PageLinkList(items=items, next=following, stored=crawl.config.links)
+
+
+def link_filter(
+    links: CrawlLinks, source: str | None, target: str | None, kind: str | None, statuses: Sequence[str]
+) -> LinkFilter:
+    """Return the filter that a request describes; raise if a URL cannot be read."""
+    urls: dict[str, Url | None] = {"from": None, "to": None}
+    for name, text in (("from", source), ("to", target)):
+        if text:
+            url = links.canonical(text)
+            if isinstance(url, UrlRefusal):
+                raise InvalidInput(name, f"is {shorten(text)!r}, which {url.problem}", "give an absolute URL")
+            urls[name] = url
+    return LinkFilter(urls["from"], urls["to"], kind or None, ExportFilter(statuses))
+
+
+def place_in(cursor: str | None) -> LinkPlace:
+    """Decode a place in the list of links."""
+    if cursor is None:
+        return LinkPlace()
+    number, dot, index = text_of(cursor).partition(".")
+    return LinkPlace(number_of(cursor_of(number)) or 0, number_of(cursor_of(index if dot else "-")) or 0)
 
 
 def statuses_of(word: str) -> range:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # few crawls ask for more than facts
 KEPT_FACTS = (
     *("content_type", "encoding", "bytes", "title", "description", "canonical", "robots", "lang", "h1", "word_count"),
     *("content_hash", "links_internal", "links_external", "rendered"),
-    *("data", "text_hash", "fingerprint", "detail", "links", "flags"),
+    *("data", "text_hash", "fingerprint", "detail", "links", "outlinks", "flags"),
 )
 """The fields that an unchanged page takes from its record in the previous crawl."""
 
@@ -439,6 +439,7 @@ def further_to_page(further: "OptionalFacts", page: Page) -> None:
     page.data = further.data
     page.fingerprint = further.fingerprint
     page.detail = further.detail
+    page.outlinks = further.outlinks
     if page.error_code is None and further.error_code is not None:
         page.error_code = further.error_code
         page.error_message = further.error_message

@@ -115,11 +115,13 @@ class Walker:
 
     def _optional_facts(self) -> "OptionalFactsReader | None":
         config = self._crawl.config
-        if not config.analyze and config.rules is None and not config.hooks:
+        if not (config.analyze or config.links) and config.rules is None and not config.hooks:
             return None
         from shoal.extract.optional_facts import OptionalFactsReader, find_hooks
         from shoal.extract.rules import read_rules
 
         rules = None if config.rules is None else read_rules(config.rules)
         hooks = find_hooks(config.hooks)
-        return OptionalFactsReader(self._runtime.clock.monotonic, analyze=config.analyze, rules=rules, hooks=hooks)
+        return OptionalFactsReader(
+            self._runtime.clock.monotonic, analyze=config.analyze, links=config.links, rules=rules, hooks=hooks
+        )

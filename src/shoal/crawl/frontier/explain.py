@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any
 
 from msgspec import structs
 
 from shoal.base.clock import moment
 from shoal.base.text import Sentence, joined, message
-from shoal.base.url import Url, UrlRefusal, hostname, origin, registrable_domain
+from shoal.base.url import Url, UrlRefusal, canonical, hostname, origin, registrable_domain
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.engine.budget import BUDGETS
 from shoal.crawl.frontier.admin_store import UrlFacts, Waiting
@@ -19,9 +20,11 @@ from shoal.crawl.states import LABELS as LABELS_OF_CRAWLS
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.url_patterns import matching
 from shoal.extract.flags import names_of
+from shoal.pages.page import Page
 
 MOST_BORDERS = 5
 MOST_QUOTED = 20  # patterns
+MOST_HOPS = 20  # redirects of a page in a sentence
 
 
 class UrlState(StrEnum):
@@ -106,7 +109,7 @@ def explained_by_previous(explanation: UrlExplanation, earlier: Crawl, then: Url
 
 def _redirected_to(crawl: Crawl, url: Url, target: RedirectTarget, source: UrlFacts | None) -> UrlExplanation:
     """Explain a URL that another one redirects to, and which therefore has no page of its own."""
-    via, facts = Url(target.via), {"via": target.via}
+    via, facts = Url(target.via), dict[str, Any](via=target.via)
     if target.fate.skipped:
         redirects = Sentence(message("{url} redirects to it."), {"url": via})
         sentence = joined([redirects, _skipped(crawl.config, url, target.fate)])
@@ -121,7 +124,24 @@ def _redirected_to(crawl: Crawl, url: Url, target: RedirectTarget, source: UrlFa
         words = message("It was requested via {url}, which redirects to it: {there}")
         return UrlExplanation(url, UrlState.FAILED, there.reason or "redirect", Sentence(words, values), facts)
     words = message("It was fetched via {url}, which redirects to it and has the page record. {there}")
-    return UrlExplanation(url, UrlState.FETCHED, "redirect", Sentence(words, values), facts)
+    sentence, onward = Sentence(words, values), _onward(url, source)
+    if onward is not None:
+        facts |= {"status": onward[0], "redirects_to": onward[1]}
+        words = message("It answered {status} and redirects to {url}.")
+        sentence = joined([Sentence(words, {"status": onward[0], "url": onward[1]}), sentence])
+    return UrlExplanation(url, UrlState.FETCHED, "redirect", sentence, facts)
+
+
+def _onward(url: Url, source: UrlFacts | None) -> tuple[int, str] | None:
+    """Return the status and the target of a URL that is a hop in the redirects of another one's page."""
+    page = None if source is None else source.page
+    if page is None:
+        return None
+    hops = [*page.redirects, {"url": page.final_url or ""}]
+    for hop, following in pairwise(hops):
+        if hop["url"] == url or canonical(hop["url"]) == url:
+            return hop["status"], following["url"]
+    return None
 
 
 def _sitemap(url: Url, fate: Fate, record: SitemapRecord) -> UrlExplanation:
@@ -262,6 +282,8 @@ def _settled(url: Url, facts: UrlFacts) -> UrlExplanation:
     }
     known |= {"content_type": page.content_type, "bytes": page.bytes, "attempts": page.attempt}
     known |= {"fetched_at": moment(page.fetched_at), "error": page.error_message}
+    if page.redirects:
+        known["redirects"] = page.redirects
     if page.flags:
         known["flags"] = ", ".join(names_of(page.flags))
     values = {"tries": _tries(page.attempt), "time": known["fetched_at"], "status": page.status, "url": page.final_url}
@@ -272,12 +294,21 @@ def _settled(url: Url, facts: UrlFacts) -> UrlExplanation:
         sentence = Sentence(message("It failed after {tries} ({why})."), values)
         return UrlExplanation(url, state, page.error_code, sentence, known)
     sentence = Sentence(message("It was fetched at {time} with status {status}, after {tries}."), values)
-    if page.redirects:
-        words = message("It redirects to {url}.")
-        if page.answered_at != page.final_url:
-            words = message("It redirects to {url}, which is listed separately.")
+    if page.redirects and page.answered_at != page.final_url:
+        words = message("It redirects to {url}, which is listed separately.")
         sentence = joined([sentence, Sentence(words, values)])
+    elif page.redirects:
+        sentence = joined([sentence, _hops(page)])
     return UrlExplanation(url, state, page.error_code, sentence, known)
+
+
+def _hops(page: Page) -> Sentence:
+    """Say where a page redirects to, with the status of each hop and of its end."""
+    hops = " → ".join(f"{hop['url']} ({hop['status']})" for hop in page.redirects[:MOST_HOPS])
+    values = {"url": page.final_url, "status": page.status, "hops": hops, "more": len(page.redirects) - MOST_HOPS}
+    if len(page.redirects) > MOST_HOPS:
+        return Sentence(message("It redirects to {url}: {hops} → {more} more → {url} ({status})."), values)
+    return Sentence(message("It redirects to {url}: {hops} → {url} ({status})."), values)
 
 
 def _skipped(config: CrawlConfig, url: Url, fate: Fate) -> Sentence:

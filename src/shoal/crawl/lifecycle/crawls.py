@@ -96,6 +96,8 @@ class Crawls(CrawlReader):
         by default that of the settings; `policy_id`: the policy whose run it is; `max_retry`: how often its jobs are
         retried, whatever workers are set to. `audit` is told of a crawl that ignores robots.txt."""
         config = self._with_lists(config)
+        if config.analyze:
+            config = replace(config, links=True)
         if len(config.seeds) > SEEDS_INLINE:
             seeds = await asyncio.to_thread(self._seeds, config, is_named=named is not None)
         else:

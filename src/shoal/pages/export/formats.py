@@ -1,4 +1,4 @@
-"""Serialize pages as JSONL and CSV; Parquet has its own module. Outputs decide where the bytes go."""
+"""Serialize rows as JSON and CSV; Parquet has its own module. Outputs decide where the bytes go."""
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast
 
 import orjson
 
-from shoal.pages.page import RECORD_FIELDS, Page
+from shoal.pages.export.table import PAGE_COLUMNS, Columns, Row
 
 LONGEST_CELL = 32_767  # spreadsheet limit; a longer cell is rejected or spills into other cells
 CLIPPED = "… [clipped]"
@@ -19,41 +19,73 @@ Cell = str | int | float
 
 
 class Format(Protocol):
-    """Serializes pages to chunks of a file, one at a time to bound memory."""
+    """Serializes rows to chunks of a file, some at a time to bound memory."""
+
+    is_flat: bool  # its rows have a value for each column; otherwise they are whole objects
 
     def head(self) -> bytes:
-        """Return the bytes before the first page."""
+        """Return the bytes before the first row."""
         ...
 
-    def pages(self, crawl_id: str, pages: Iterable[Page]) -> Iterator[bytes]: ...
+    def rows(self, rows: Iterable[Row]) -> Iterator[bytes]: ...
 
     def tail(self) -> Iterable[bytes]:
-        """Return the bytes after the last page."""
+        """Return the bytes after the last row."""
         ...
 
 
 class JsonLines:
     """One JSON object per line."""
 
+    is_flat = False
+
+    def __init__(self, columns: Columns = PAGE_COLUMNS) -> None: ...
+
     def head(self) -> bytes:
         return b""
 
-    def pages(self, crawl_id: str, pages: Iterable[Page]) -> Iterator[bytes]:
+    def rows(self, rows: Iterable[Row]) -> Iterator[bytes]:
         option = _JSON | orjson.OPT_APPEND_NEWLINE
-        return (orjson.dumps(page.record(crawl_id), option=option) for page in pages)
+        return (orjson.dumps(row, option=option) for row in rows)
 
     def tail(self) -> Iterable[bytes]:
         return ()
 
 
+class Json:
+    """One JSON array of objects, one per line."""
+
+    is_flat = False
+
+    def __init__(self, columns: Columns = PAGE_COLUMNS) -> None:
+        self._before = b"\n"
+
+    def head(self) -> bytes:
+        self._before = b"\n"
+        return b"["
+
+    def rows(self, rows: Iterable[Row]) -> Iterator[bytes]:
+        for row in rows:
+            yield self._before + orjson.dumps(row, option=_JSON)
+            self._before = b",\n"
+
+    def tail(self) -> Iterable[bytes]:
+        return (b"\n]\n",)
+
+
 class Csv:
     """RFC 4180 with text quoted and numbers unquoted. Text that looks like a formula is escaped (CSV injection)."""
 
-    def head(self) -> bytes:
-        return csv_rows([list(RECORD_FIELDS)])
+    is_flat = True
 
-    def pages(self, crawl_id: str, pages: Iterable[Page]) -> Iterator[bytes]:
-        yield csv_rows([cell(value) for value in page.record(crawl_id).values()] for page in pages)
+    def __init__(self, columns: Columns = PAGE_COLUMNS) -> None:
+        self._columns = list(columns)
+
+    def head(self) -> bytes:
+        return csv_rows([self._columns])
+
+    def rows(self, rows: Iterable[Row]) -> Iterator[bytes]:
+        yield csv_rows([cell(value) for value in row.values()] for row in rows)
 
     def tail(self) -> Iterable[bytes]:
         return ()

@@ -50,6 +50,9 @@ class MarkdownFolder:
     def check(self) -> None:
         self._check_replaceable(self._part)
 
+    def may_replace(self) -> bool:
+        return True  # checked when it was named
+
     def open(self, crawl_id: str, at: int, limits: Limits) -> None:
         self._crawl_id = crawl_id
         self._limits = limits

@@ -1,8 +1,9 @@
-"""Writes pages to a file or to stdout, each once, also after a kill."""
+"""Writes pages and links to a file or to stdout, each once, also after a kill."""
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -10,8 +11,10 @@ from shoal.base.errors import InvalidInput
 from shoal.base.text import shorten
 from shoal.egress import Limits
 from shoal.pages.bodies import BodyLocation, BodyStore, place_of, read_all
-from shoal.pages.export.formats import Csv, Format, JsonLines
+from shoal.pages.export.existing import may_replace
+from shoal.pages.export.formats import Csv, Format, Json, JsonLines
 from shoal.pages.export.part_file import PartFile, Stdout
+from shoal.pages.export.table import LINK_COLUMNS, PAGE_COLUMNS, Columns, PageTable, Row
 from shoal.pages.page import Page
 
 STDOUT = "-"
@@ -34,6 +37,10 @@ class Output(Protocol):
         """Raise if the output cannot be written, before any work is done."""
         ...
 
+    def may_replace(self) -> bool:
+        """Return whether an existing file of its name is an output of Shoal's, or empty."""
+        ...
+
     def open(self, crawl_id: str, at: int, limits: Limits) -> None:
         """Start an empty output; `at` is its creation time. Stored bodies are decompressed within these limits."""
         ...
@@ -52,11 +59,14 @@ class Output(Protocol):
 
 
 class FileOutput:
-    """Records in one file, or on stdout."""
+    """Rows in one file, or on stdout."""
 
-    def __init__(self, name: str, made: Format) -> None:
+    def __init__(self, name: str, make: Callable[[Columns], Format], columns: Columns = PAGE_COLUMNS) -> None:
         self.name = name
-        self._format = made
+        self._make = make
+        self._format = make(columns)
+        self._columns: Iterable[str] = columns
+        self._table = PageTable()
         self._file: PartFile | Stdout = Stdout() if name == STDOUT else PartFile(name)
         self._crawl_id = ""
 
@@ -64,8 +74,19 @@ class FileOutput:
     def locations(self) -> str:
         return self._file.locations
 
+    def fit(self, table: PageTable) -> None:
+        """Write pages as this table has them."""
+        if self._format.is_flat:
+            table.check_columns()
+        self._table = table
+        self._columns = table.columns if self._format.is_flat else table.fields
+        self._format = self._make(table.columns)
+
     def check(self) -> None:
         self._file.check()
+
+    def may_replace(self) -> bool:
+        return self.name == STDOUT or may_replace(self.name, self._columns)
 
     def open(self, crawl_id: str, at: int, limits: Limits) -> None:
         self._crawl_id = crawl_id
@@ -73,7 +94,11 @@ class FileOutput:
         self._file.write([self._format.head()])
 
     def write(self, pages: Sequence[Page], bodies: Bodies) -> None:
-        self._file.write(self._format.pages(self._crawl_id, pages))
+        table = self._table
+        self.write_rows((table.rows if self._format.is_flat else table.records)(self._crawl_id, pages))
+
+    def write_rows(self, rows: Iterable[Row]) -> None:
+        self._file.write(self._format.rows(rows))
 
     def complete(self) -> None:
         self._file.write(self._format.tail())
@@ -84,21 +109,24 @@ class FileOutput:
 
 
 class Outputs:
-    """All outputs of one crawl."""
+    """All outputs of one crawl: files of pages, and files of links, which are written when the crawl has ended."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        places = [name if name == STDOUT else str(Path(name).resolve()) for name in names]
-        for name, place in zip(names, places, strict=True):
+    def __init__(self, names: Sequence[str], links: Sequence[str] = ()) -> None:
+        """`names`: a file named `links.csv` or alike is one of links, too."""
+        places = [name if name == STDOUT else str(Path(name).resolve()) for name in (*names, *links)]
+        for name, place in zip((*names, *links), places, strict=True):
             if places.count(place) > 1:
                 raise InvalidInput("--output", f"names {name!r} twice", "list each file once")
-        self._outputs = [output_of(name) for name in names]
+        self._outputs = [output_of(name) for name in names if not is_for_links(name)]
+        self.links = [links_output_of(name) for name in (*filter(is_for_links, names), *links)]
+        self._has_links = False  # the outputs of links are written
 
     def __bool__(self) -> bool:
         return bool(self._outputs)
 
     @property
     def to_stdout(self) -> bool:
-        return any(output.name == STDOUT for output in self._outputs)
+        return any(output.name == STDOUT for output in (*self._outputs, *self.links))
 
     @property
     def from_bodies(self) -> list[str]:
@@ -107,11 +135,29 @@ class Outputs:
 
     @property
     def locations(self) -> list[str]:
-        return [output.locations for output in self._outputs]
+        """Return where the rows are now; links are nowhere before all of them are written."""
+        written = self.links if self._has_links else ()
+        return [output.locations for output in (*self._outputs, *written)]
 
-    def check(self) -> None:
+    def fit(self, table: PageTable) -> None:
+        """Write pages as this table has them, to the outputs that have rows."""
         for output in self._outputs:
+            if isinstance(output, FileOutput):
+                output.fit(table)
+
+    def check(self, may_overwrite: Callable[[str, str], bool] | None = None) -> None:
+        """Raise if an output cannot be written. An existing file is replaced if it looks like an output of Shoal's;
+        with `may_overwrite`, which gets its name and what it is, only if that agrees."""
+        for output in (*self._outputs, *self.links):
             output.check()
+            if not Path(output.name).is_file():
+                continue
+            is_ours = output.may_replace()
+            what = "exists" if is_ours else "exists and does not look like an output of Shoal's"
+            if not (is_ours if may_overwrite is None else may_overwrite(output.name, what)):
+                raise InvalidInput(
+                    "--output", f"{output.name!r} {what}", "choose another name, or remove the file first"
+                )
 
     def check_bodies(self, crawl_id: str, kept: bool) -> None:
         """Reject outputs that need stored bodies if the crawl keeps none."""
@@ -121,8 +167,14 @@ class Outputs:
             )
             raise InvalidInput("--output", problem, "run the crawl with --keep-bodies")
 
+    def check_links(self, crawl_id: str, stored: bool) -> None:
+        """Reject outputs of links if the crawl stores none."""
+        if self.links and not stored:
+            problem = f"{self.links[0].name!r} is written from stored links, and crawl {crawl_id} does not store links"
+            raise InvalidInput("--output", problem, "run the crawl with --links FILE")
+
     async def open(self, crawl_id: str, at: int, limits: Limits) -> None:
-        """Start all outputs empty; in a thread, because removing the files of an earlier run may take long."""
+        """Start all outputs of pages empty; in a thread, because removing the files of an earlier run may take long."""
         await asyncio.to_thread(self._each, lambda output: output.open(crawl_id, at, limits))
 
     async def write(self, pages: Sequence[Page], store: BodyStore | None = None) -> None:
@@ -134,6 +186,25 @@ class Outputs:
         for some in _within(pages, MOST_BODIES):
             bodies = await read_all(store, [place for page in some if (place := place_of(page))])
             await asyncio.to_thread(self._write, some, bodies)
+
+    async def write_links(self, batches: AsyncIterable[Iterable[Row]]) -> int:
+        """Write the links of the crawl to the outputs of links, and complete them; return how many there were."""
+        count = 0
+        try:
+            for output in self.links:
+                output.open("", 0, Limits())
+            async for rows in batches:
+                written = list(rows)
+                count += len(written)
+                for output in self.links:
+                    await asyncio.to_thread(output.write_rows, written)
+            for output in self.links:
+                await asyncio.to_thread(output.complete)
+            self._has_links = True
+        finally:
+            for output in self.links:
+                output.leave()
+        return count
 
     async def complete(self) -> None:
         await asyncio.to_thread(self._each, lambda output: output.complete())
@@ -152,11 +223,27 @@ class Outputs:
 def output_of(name: str) -> Output:
     """Return the output for a file name, chosen by its extension."""
     if name == STDOUT:
-        return FileOutput(name, JsonLines())
+        return FileOutput(name, JsonLines)
     for ending, make in OUTPUTS.items():
         if name.endswith(ending) and Path(name).name != ending:
             return make(name)
     raise InvalidInput("--output", f"{name!r} has an unknown extension", f"use one of {', '.join(OUTPUTS)}, or -")
+
+
+def is_for_links(name: str) -> bool:
+    """Return whether a file is one of links by its name: `links.csv`, `site.links.parquet` and so on."""
+    stem, dot, ending = Path(name).name.rpartition(".")
+    return f".{ending}" in TABLES and bool(dot) and stem.rpartition(".")[2].lower() == "links"
+
+
+def links_output_of(name: str) -> FileOutput:
+    """Return the output of links for a file name, chosen by its extension."""
+    if name == STDOUT:
+        return FileOutput(name, JsonLines, LINK_COLUMNS)
+    for ending, make in TABLES.items():
+        if name.endswith(ending) and Path(name).name != ending:
+            return FileOutput(name, make, LINK_COLUMNS)
+    raise InvalidInput("--links", f"{name!r} has an unknown extension", f"use one of {', '.join(TABLES)}, or -")
 
 
 def _within(pages: Iterable[Page], most: int) -> Iterator[list[Page]]:
@@ -177,10 +264,10 @@ def _within(pages: Iterable[Page], most: int) -> Iterator[list[Page]]:
 # Rarely used formats are imported on demand.
 
 
-def _parquet(name: str) -> Output:
+def _parquet(columns: Columns) -> Format:
     from shoal.pages.export.parquet import Parquet
 
-    return FileOutput(name, Parquet())
+    return Parquet(columns)
 
 
 def _warc(name: str) -> Output:
@@ -195,10 +282,9 @@ def _markdown(name: str) -> Output:
     return MarkdownFolder(name)
 
 
+TABLES: dict[str, Callable[[Columns], Format]] = {".jsonl": JsonLines, ".json": Json, ".csv": Csv, ".parquet": _parquet}
 OUTPUTS: dict[str, Callable[[str], Output]] = {
-    ".jsonl": lambda name: FileOutput(name, JsonLines()),
-    ".csv": lambda name: FileOutput(name, Csv()),
-    ".parquet": _parquet,
+    **{ending: partial(FileOutput, make=make) for ending, make in TABLES.items()},
     ".warc.gz": _warc,
     ".md": _markdown,
 }
@@ -210,7 +296,8 @@ _WORD = re.compile(r"[1-9](\d\d|xx)|error")
 
 
 class ExportFilter:
-    """Accepts pages with one of the given statuses: `200`, `4xx`, or `error` for any error. None given: all pages."""
+    """Accepts pages with one of the given statuses: `200`, `4xx`, or `error` for any error. A page that was reached
+    through redirects also has their statuses. None given: all pages."""
 
     def __init__(self, words: Sequence[str]) -> None:
         for word in words:
@@ -221,7 +308,10 @@ class ExportFilter:
         self.words = frozenset(words)
 
     def __call__(self, page: Page) -> bool:
-        if not self.words or (page.error_code is not None and ERROR in self.words):
+        return self.accepts([page.status, *(hop["status"] for hop in page.redirects)], page.error_code)
+
+    def accepts(self, statuses: Iterable[int | None], error_code: str | None) -> bool:
+        """Return whether one of the statuses, or the error, is wanted."""
+        if not self.words or (error_code is not None and ERROR in self.words):
             return True
-        status = str(page.status)
-        return status in self.words or f"{status[0]}xx" in self.words
+        return any(word in self.words or f"{word[0]}xx" in self.words for word in map(str, statuses))

@@ -1,7 +1,7 @@
-"""Serialize pages as Parquet: the typed columns of the record, one row group at a time to bound memory.
+"""Serialize rows as Parquet: typed columns, one row group at a time to bound memory.
 
-Times are timestamps in UTC. `redirects` is a list of structs, `error` is a struct, and `data`, which has no fixed
-schema, is JSON text.
+Times are timestamps in UTC. `redirects` is a list of structs, `error` is a struct, and what has no fixed schema, such
+as `data`, is JSON text.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,34 +12,33 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shoal.base.text import encodable
-from shoal.pages.page import RECORD_FIELDS, Page
+from shoal.pages.export.table import PAGE_COLUMNS, Columns, Row
 
 ROW_GROUP_ROWS: Final = 20_000
 ROW_GROUP_BYTES: Final = 16_000_000
 
-_NUMBERS: Final = {
-    "status": pa.int16(),
-    "depth": pa.int32(),
-    "bytes": pa.int64(),
-    "word_count": pa.int32(),
-    "links_internal": pa.int32(),
-    "links_external": pa.int32(),
-    "duration_ms": pa.float64(),
-    "attempt": pa.int32(),
-}
-_OTHERS: Final = {
-    "fetched_at": pa.timestamp("us", tz="UTC"),
-    "rendered": pa.bool_(),
+_TYPES: Final = {
+    "text": pa.string(),
+    "json": pa.string(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float": pa.float64(),
+    "bool": pa.bool_(),
+    "time": pa.timestamp("us", tz="UTC"),
     "redirects": pa.list_(pa.struct({"url": pa.string(), "status": pa.int16()})),
     "error": pa.struct({"code": pa.string(), "message": pa.string()}),
 }
-SCHEMA: Final = pa.schema([(name, (_NUMBERS | _OTHERS).get(name, pa.string())) for name in RECORD_FIELDS])
 
 
 class Parquet:
     """The Parquet format: row groups, then a footer that describes them."""
 
-    def __init__(self) -> None:
+    is_flat = True
+
+    def __init__(self, columns: Columns = PAGE_COLUMNS) -> None:
+        self._schema = pa.schema([(name, _type(kind)) for name, kind in columns.items()])
+        self._as_json = [name for name, kind in columns.items() if kind == "json"]
         self._written = WrittenPieces()
         self._writer: Any = None
         self._waiting: list[Any] = []
@@ -48,11 +47,11 @@ class Parquet:
 
     def head(self) -> bytes:
         self._written, self._waiting, self._rows, self._bytes = WrittenPieces(), [], 0, 0
-        self._writer = pq.ParquetWriter(pa.PythonFile(self._written, mode="w"), SCHEMA, compression="zstd")
+        self._writer = pq.ParquetWriter(pa.PythonFile(self._written, mode="w"), self._schema, compression="zstd")
         return b"".join(self._written.taken())
 
-    def pages(self, crawl_id: str, pages: Iterable[Page]) -> Iterator[bytes]:
-        batch = _batch([_row(page, crawl_id) for page in pages])
+    def rows(self, rows: Iterable[Row]) -> Iterator[bytes]:
+        batch = self._batch([self._row(row) for row in rows])
         self._waiting.append(batch)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
@@ -65,6 +64,15 @@ class Parquet:
             self._write_group()
         self._writer.close()
         return iter(self._written.taken())
+
+    def _row(self, row: Row) -> dict[str, Any]:
+        return {**row, **{name: _json(row[name]) for name in self._as_json}}
+
+    def _batch(self, rows: list[dict[str, Any]]) -> Any:
+        try:
+            return pa.RecordBatch.from_pylist(rows, schema=self._schema)
+        except UnicodeEncodeError:  # a lone surrogate: rare, so handled only on failure
+            return pa.RecordBatch.from_pylist([encodable(row) for row in rows], schema=self._schema)
 
     def _write_group(self) -> None:
         table = pa.Table.from_batches(self._waiting)
@@ -98,15 +106,9 @@ class WrittenPieces:
         return pieces
 
 
-def _row(page: Page, crawl_id: str) -> dict[str, Any]:
-    row = page.record(crawl_id)
-    if row["data"] is not None:
-        row["data"] = orjson.dumps(row["data"]).decode()
-    return row
+def _type(kind: str) -> Any:
+    return pa.list_(_TYPES[kind.removesuffix("[]")]) if kind.endswith("[]") else _TYPES[kind]
 
 
-def _batch(rows: list[dict[str, Any]]) -> Any:
-    try:
-        return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
-    except UnicodeEncodeError:  # a lone surrogate: rare, so handled only on failure
-        return pa.RecordBatch.from_pylist([encodable(row) for row in rows], schema=SCHEMA)
+def _json(value: Any) -> str | None:
+    return None if value is None else orjson.dumps(value).decode()

@@ -15,6 +15,7 @@ from shoal import __version__
 from shoal.egress import Headers, Limits
 from shoal.pages import warc
 from shoal.pages.bodies import BodyLocation, place_of
+from shoal.pages.export.existing import is_archive
 from shoal.pages.export.part_file import PartFile, translated
 from shoal.pages.page import Page
 from shoal.pages.warc import Record
@@ -158,6 +159,9 @@ class WarcOutput:
     def check(self) -> None:
         self._file.check()
         self._index.check()
+
+    def may_replace(self) -> bool:
+        return is_archive(self.name)
 
     def open(self, crawl_id: str, at: int, limits: Limits) -> None:
         self._file.begin()

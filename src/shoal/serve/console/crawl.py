@@ -40,6 +40,7 @@ KEPT_TRACKS: Final = 100
 TABS: Final = (
     ("", message("Summary")),
     ("pages", message("Pages")),
+    ("links", message("Links")),
     ("broken", message("Broken links")),
     ("site", message("Site")),
     ("hosts", message("Politeness")),

@@ -20,6 +20,7 @@ from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.states import CrawlState
 from shoal.crawl.store import CrawlFilter
 from shoal.pages.export.formats import Csv, Format, JsonLines
+from shoal.pages.export.table import PageTable
 from shoal.pages.page import Page, response_class
 from shoal.pages.pages import PageComparer, Pages
 from shoal.pages.store import ANY_ERROR, PageFilter
@@ -118,7 +119,9 @@ class CrawlPagesPage:
         crawl = (await self._crawls.get(request.path_param("crawl_id"))).crawl
         made, media_type = FORMATS[kind]
         headers = {"Content-Disposition": f'attachment; filename="{crawl.id}.{kind}"', "Cache-Control": "no-store"}
-        return StreamingResponse(self._export(crawl, wanted, made()), headers=headers, media_type=media_type)
+        table = PageTable(rules=crawl.config.rules, is_open=bool(crawl.config.hooks))
+        content = self._export(crawl, wanted, table, made(table.columns))
+        return StreamingResponse(content, headers=headers, media_type=media_type)
 
     @endpoint(
         "GET",
@@ -152,10 +155,11 @@ class CrawlPagesPage:
         }
         return self._shell.page(request.http, "crawl_broken.html", context, section="crawls")
 
-    async def _export(self, crawl: Crawl, wanted: PageFilter, made: Format) -> AsyncIterator[bytes]:
+    async def _export(self, crawl: Crawl, wanted: PageFilter, table: PageTable, made: Format) -> AsyncIterator[bytes]:
         yield made.head()
         async for batch in self._pages.all(crawl.number, wanted):
-            for part in await asyncio.to_thread(lambda: list(made.pages(crawl.id, batch))):  # noqa: B023 - awaited at once
+            rows = table.rows(crawl.id, batch) if made.is_flat else table.records(crawl.id, batch)
+            for part in await asyncio.to_thread(lambda: list(made.rows(rows))):  # noqa: B023 - awaited at once
                 yield part
         for part in made.tail():
             yield part

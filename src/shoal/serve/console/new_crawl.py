@@ -26,7 +26,7 @@ LISTS: Final = ("seeds", "include", "exclude")  # one value per line
 NUMBERS: Final = ("depth", "max_pages", "max_seconds", "max_pages_per_host", "concurrency", "workers", "priority")
 FLOATS: Final = ("delay_seconds",)
 TEXTS: Final = ("scope", "speed", "robots", "sitemap", "render", "user_agent", "project", "recrawl_of")
-SWITCHES: Final = ("keep_bodies", "analyze")
+SWITCHES: Final = ("keep_bodies", "links", "analyze")
 SAMPLE: Final = "https://example.com/"
 STARTED: Final = message("The crawl was created.")
 

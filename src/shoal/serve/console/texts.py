@@ -36,6 +36,8 @@ FACTS: Final[Mapping[str, str]] = {
     "final_url": message("Final URL"),
     "parent": message("Linked from"),
     "pattern": message("Pattern"),
+    "redirects": message("Redirects"),
+    "redirects_to": message("Redirects to"),
     "sitemap": message("Sitemap"),
     "status": message("Status"),
     "via": message("Redirected from"),
@@ -53,4 +55,6 @@ def origin(page: Page, formats: Formats, *, is_linked: bool) -> str:
 def facts_of(explained: UrlExplanation, formats: Formats) -> list[tuple[str, str]]:
     """Return the facts behind an explanation, with their names."""
     found = {name: value for name, value in explained.facts.items() if value not in (None, "")}
+    if hops := found.get("redirects"):
+        found["redirects"] = ", ".join(f"{hop['url']} ({hop['status']})" for hop in hops)
     return [(formats.language(FACTS.get(name, name)), formats.text(value, 500)) for name, value in found.items()]

@@ -46,6 +46,7 @@ class Crawl(Resource, kw_only=True):
     created_at: Moment
     started_at: Moment | None
     finished_at: Moment | None
+    records: Annotated[int, describe("Page records: pages, and errors without an answer (`responses.none`).")]
     pages: Annotated[int, describe("URLs that returned an HTTP response.")]
     errors: Annotated[int, describe("URLs that returned no response, or one that cannot be used.")]
     responses: Annotated[Responses, describe("Pages by HTTP status class.")]
@@ -75,6 +76,7 @@ class Crawl(Resource, kw_only=True):
         "created_at": "2026-03-01T09:00:00Z",
         "started_at": "2026-03-01T09:00:01Z",
         "finished_at": None,
+        "records": 122,
         "pages": 120,
         "errors": 2,
         "responses": {"2xx": 112, "3xx": 0, "4xx": 7, "5xx": 1, "none": 2},
@@ -111,6 +113,7 @@ class Crawl(Resource, kw_only=True):
 NEW_CRAWL = Crawl.example | {
     "state": "queued",
     "started_at": None,
+    "records": 0,
     "pages": 0,
     "errors": 0,
     "responses": {"2xx": 0, "3xx": 0, "4xx": 0, "5xx": 0, "none": 0},

@@ -93,6 +93,40 @@ class PageList(Resource, kw_only=True):
     example: ClassVar = {"items": [Page.example], "next": "MTIw"}
 
 
+class PageLink(Resource, kw_only=True, rename={"source": "from", "target": "to"}):
+    """A link from a page to a URL."""
+
+    source: Annotated[str, describe("URL of the page, as in its record.")]
+    target: Annotated[str, describe("Canonical URL that it links to.")]
+    text: Annotated[
+        str | None, describe("Text of the link or of the image in it; null if the crawl does not store it.")
+    ]
+    rel: Annotated[str | None, describe("The attribute `rel`; null if the crawl does not store it.")]
+    nofollow: Annotated[bool, describe("Whether the link, or its whole page, is marked nofollow.")]
+    kind: Annotated[str | None, describe("Kind of the link; null if the crawl does not store it.")]
+    status: Annotated[int | None, describe("Status of the target's page record; null if it has none.")]
+    error: Annotated[str | None, describe("Error code of the target's page record, if it has one.")]
+
+    example: ClassVar = {
+        "from": "https://example.com/",
+        "to": "https://example.com/about",
+        "text": "About us",
+        "rel": "",
+        "nofollow": False,
+        "kind": "a",
+        "status": 200,
+        "error": None,
+    }
+
+
+class PageLinkList(Resource, kw_only=True):
+    items: list[PageLink]
+    next: NextLater
+    stored: Annotated[bool, describe("Whether the crawl stores text, rel and kind of links (option `links`).")]
+
+    example: ClassVar = {"items": [PageLink.example], "next": "MTIuMA", "stored": True}
+
+
 class Trap(Resource, kw_only=True):
     """A URL pattern whose pages repeat the same content."""
 

@@ -1,0 +1,170 @@
+"""Extract the links of a page with their texts, and pack them for storage: URLs as written, in document order.
+
+Bounded in number and length; never raises, whatever the page is.
+"""
+
+import zlib
+from typing import Final
+
+import msgspec
+from turbohtml import Document, Element
+
+from shoal.base.text import encodable
+from shoal.extract.page import LONGEST_URL, refresh_target
+
+LARGEST: Final = 100_000_000  # bytes of packed links, decompressed: more than the limits below allow
+MOST: Final = 10_000  # links of one page
+LONGEST_TEXT: Final = 300
+LONGEST_REL: Final = 100
+
+_LEVEL: Final = 1  # level 6 saves a tenth more, in twice the time
+_TAGS: Final = [
+    *("a", "area", "img", "link", "script", "iframe", "frame", "form", "meta"),
+    *("video", "audio", "source", "track", "embed", "object"),
+]
+_MEDIA: Final = frozenset({"video", "audio", "source", "track", "embed", "object"})
+_ADDRESS: Final = {"a": "href", "area": "href", "link": "href", "form": "action", "object": "data"}  # else `src`
+_NO_LINK: Final = ("data:", "javascript:", "mailto:", "tel:", "blob:", "about:")
+_NO_DOCUMENT: Final = frozenset({"preconnect", "dns-prefetch"})
+
+
+class WrittenLink(msgspec.Struct, frozen=True, gc=False):
+    """A link as the page has it. `text` is the alternative text of an image, and the language of an hreflang."""
+
+    kind: str
+    url: str
+    text: str = ""
+    rel: str = ""
+
+
+class WrittenLinks(msgspec.Struct, frozen=True):
+    """The links of a page, and the `<base href>` that they are relative to. `is_cut`: it has more than are stored."""
+
+    base: str | None = None
+    links: list[WrittenLink] = []
+    is_cut: bool = False
+
+
+class _Columns(msgspec.Struct, array_like=True):
+    """Links as stored: column by column, which compresses better. Fields may be added at the end."""
+
+    base: str | None
+    is_cut: bool
+    kinds: list[str]
+    urls: list[str]
+    texts: list[str]
+    rels: list[str]
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_Columns).decode
+
+
+def read_links(document: Document) -> WrittenLinks:
+    """Return the links of a page: those that a visitor follows, those that a browser loads, and those that machines
+    read (canonical, hreflang)."""
+    links: list[WrittenLink] = []
+    for element in document.iter_elements(_TAGS):
+        link = _link(element)
+        if link is not None:
+            if len(links) == MOST:
+                return WrittenLinks(_base(document), links, is_cut=True)
+            links.append(link)
+    return WrittenLinks(_base(document), links)
+
+
+def pack_links(found: WrittenLinks) -> bytes:
+    """Compress links for storage."""
+    links = found.links
+    columns = _Columns(
+        found.base,
+        found.is_cut,
+        [link.kind for link in links],
+        [link.url for link in links],
+        [link.text for link in links],
+        [link.rel for link in links],
+    )
+    try:
+        written = _encode(columns)
+    except UnicodeEncodeError:  # a lone surrogate somewhere
+        written = _encode(encodable(msgspec.to_builtins(columns)))
+    return zlib.compress(written, _LEVEL)
+
+
+def unpack_links(blob: bytes) -> WrittenLinks:
+    """Restore links from the output of `pack_links`; raise `ValueError` for anything else."""
+    try:
+        columns = _decode(zlib.decompressobj().decompress(blob, LARGEST))
+        rows = zip(columns.kinds, columns.urls, columns.texts, columns.rels, strict=True)
+        return WrittenLinks(columns.base, [WrittenLink(*row) for row in rows], columns.is_cut)
+    except (zlib.error, msgspec.MsgspecError, ValueError) as error:
+        raise ValueError(f"these are not packed links ({error})") from None
+
+
+def _link(element: Element) -> WrittenLink | None:
+    tag = element.tag
+    if tag == "meta":
+        return _refresh(element)
+    written = element.attr(_ADDRESS.get(tag, "src"))
+    if written is None:
+        return None
+    url = written.strip()
+    if len(url) > LONGEST_URL or url[:11].lower().startswith(_NO_LINK):
+        return None
+    rel = element.attr("rel")
+    rel = "" if rel is None else _line(rel)[:LONGEST_REL]
+    match tag:
+        case "a":
+            text = _text(element) or _line(
+                " ".join([image.attr("alt") or "" for image in element.find_all("img")[:10]])
+            )
+            return WrittenLink("a", url, text, rel)
+        case "area" | "img":
+            return WrittenLink(tag, url, _line(element.attr("alt") or ""), rel)
+        case "link":
+            return _linked(url, rel, element)
+        case "iframe" | "frame":
+            return WrittenLink(tag, url, _line(element.attr("title") or ""), rel)
+        case _:
+            return WrittenLink("media" if tag in _MEDIA else tag, url, "", rel)
+
+
+def _linked(url: str, rel: str, element: Element) -> WrittenLink | None:
+    rels = rel.lower().split()
+    if "canonical" in rels:
+        return WrittenLink("canonical", url, "", rel)
+    lang = element.attr("hreflang")
+    if lang is not None and "alternate" in rels:
+        return WrittenLink("hreflang", url, _line(lang), rel)
+    if "stylesheet" in rels:
+        return WrittenLink("style", url, "", rel)
+    return None if _NO_DOCUMENT.intersection(rels) else WrittenLink("link", url, "", rel)
+
+
+def _refresh(element: Element) -> WrittenLink | None:
+    if (element.attr("http-equiv") or "").lower() != "refresh":
+        return None
+    target = refresh_target(element.attr("content") or "")
+    return None if not target or len(target) > LONGEST_URL else WrittenLink("refresh", target)
+
+
+def _base(document: Document) -> str | None:
+    element = document.select_one("base[href]")
+    written = "" if element is None else (element.attr("href") or "").strip()
+    return written if 0 < len(written) <= LONGEST_URL else None
+
+
+def _text(element: Element) -> str:
+    """Return the start of an element's text: hundreds of nested elements may contain the same long text."""
+    parts: list[str] = []
+    left = 4 * LONGEST_TEXT
+    for part in element.strings:
+        parts.append(part[:left])
+        left -= len(part)
+        if left <= 0:
+            break
+    return _line("".join(parts))
+
+
+def _line(text: str) -> str:
+    return " ".join(text[: 4 * LONGEST_TEXT].split())[:LONGEST_TEXT].rstrip()
