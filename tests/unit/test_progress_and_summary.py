@@ -68,10 +68,10 @@ def seen(state: CrawlState, reason: str | None, counts: Counts, seconds: int | N
 
 def test_the_progress_line_shows_everything_and_marks_estimates() -> None:
     line = ", ".join(STANDING.words())
-    assert line == ("1,234 pages, 45.2/s, 500 waiting, 1 error, 27 s, about 3 min 4 s left, depth 2, 3 hosts")
+    assert line == ("1,234 pages, 45.2/s, 500 queued, 1 error, 27 s, about 3 min 4 s left, depth 2, 3 hosts")
     assert "about" not in ", ".join(replace(STANDING, seconds_left=None).words())
     held = held_words([HeldHost("http://b.example", 90_000_000, 503), HeldHost("http://a.example", 60_000_000, 429)])
-    assert "1,234 pages, http://a.example and 1 more on hold until 00:01:00 UTC, 500 waiting" in ", ".join(
+    assert "1,234 pages, http://a.example and 1 more on hold until 00:01:00 UTC, 500 queued" in ", ".join(
         replace(STANDING, held=held).words()
     )
     assert held_words([]) is None

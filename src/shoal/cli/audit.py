@@ -34,9 +34,10 @@ from shoal.base.settings_loader import load
 from shoal.base.signals import Signal
 from shoal.base.text import plural, shorten, visible
 from shoal.cli.analyses import ReportFiles, note_written, report_flags
-from shoal.cli.crawl import CrawlCommand, crawl_request
+from shoal.cli.crawl import CrawlCommand, Display, crawl_request, quiet_option
 from shoal.cli.options import crawl_flags, given_values, read_file
 from shoal.cli.output import json_option, print_json, print_table
+from shoal.cli.progress import first_line
 from shoal.observe.logs import note
 from shoal.pages.export.output import Outputs
 from shoal.process.crawl_request import CrawlRequest
@@ -241,6 +242,7 @@ ANALYSIS_FAILED = 13
     help="Resume the crawl of an audit that was interrupted, or analyze a crawl that has ended.",
 )
 @click.option("--store", metavar="URL", help="Store: sqlite:////path or postgresql://…; overrides DATABASE_URL.")
+@quiet_option
 @json_option
 def audit(
     urls: Sequence[str],
@@ -252,6 +254,7 @@ def audit(
     commit_context: str | None,
     resume: str | None,
     store: str | None,
+    quiet: bool,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -269,7 +272,7 @@ def audit(
     reduce_collections()
     flags = {"--gate": gate, "--baseline": baseline, "--commit": commit, "--store": store}
     again = [word for flag, value in flags.items() if value is not None for word in (flag, value)]
-    results = AuditOutput(reports, annotations, as_json, store, again)
+    results = AuditOutput(reports, annotations, as_json, store, again, quiet)
     return uvloop.run(_audit(request, rules, baseline, found, results))
 
 
@@ -282,6 +285,7 @@ class AuditOutput:
     as_json: bool
     store: str | None
     again: Sequence[str]
+    quiet: bool
 
 
 async def _audit(
@@ -293,9 +297,10 @@ async def _audit(
             await app.audit.analyses.check_baseline(baseline, called="--baseline")
         crawl = await request.find(app)
         how_to_go_on = shlex.join(["shoal", "audit", "--resume", crawl.id, *output.again])
-        command = CrawlCommand(
-            app, crawl, Outputs(()), how_to_go_on=how_to_go_on, store=output.store, summary_form="aside"
-        )
+        if not output.quiet:
+            note(first_line(crawl, request.config, settings))
+        display = Display("aside", output.quiet)
+        command = CrawlCommand(app, crawl, Outputs(()), how_to_go_on=how_to_go_on, store=output.store, display=display)
         code = await command.run()
         options = AnalysisOptions(gate, commit=None if commit is None else commit.commit)
         async with _publishing(app):

@@ -4,7 +4,7 @@ import asyncio
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +28,7 @@ from shoal.base.text import redact_url
 from shoal.cli.api_client import ApiTarget
 from shoal.cli.options import OUTPUT_HELP, crawl_flags, flag_of, given_values, names_of
 from shoal.cli.output import exit_code_of, print_line, print_rows, rows_of, summary
-from shoal.cli.progress import Progress, Screen, screen
+from shoal.cli.progress import Progress, Screen, first_line, screen
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import TERMINAL, WALKED, CrawlState
@@ -40,6 +40,9 @@ from shoal.process.lifetime import StallWatch, quiet, reduce_collections
 from shoal.process.local_crawl import LocalCrawl
 
 SummaryForm = Literal["rows", "json", "aside"]  # aside: rows on stderr, because stdout gets another result
+quiet_option = click.option(
+    "-q", "--quiet", is_flag=True, help="Show no progress, only warnings, errors and the result."
+)
 
 AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C
 
@@ -47,7 +50,7 @@ AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C
 @click.command(epilog="Example: shoal crawl https://example.com/ --depth 2 --output pages.jsonl")
 @click.argument("urls", nargs=-1, metavar="URL...")
 @crawl_flags
-@click.option("--output", multiple=True, metavar="FILE", help=OUTPUT_HELP)
+@click.option("-o", "--output", multiple=True, metavar="FILE", help=OUTPUT_HELP)
 @click.option("--screenshots", metavar="DIR", help="Save a screenshot of each rendered page in this folder.")
 @click.option(
     "--id",
@@ -61,6 +64,7 @@ AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C
     metavar="URL",
     help="Store: sqlite:////absolute/path, sqlite:///relative/path or postgresql://…; overrides DATABASE_URL.",
 )
+@quiet_option
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the summary as one JSON object, on the last line of stdout."
 )
@@ -71,6 +75,7 @@ def crawl(
     crawl_id: str | None,
     resume: str | None,
     store: str | None,
+    quiet: bool,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -82,7 +87,7 @@ def crawl(
     request = crawl_request(urls, crawl_id, resume, given)
     reduce_collections()
     flags = {"DATABASE_URL": store, "SHOAL_SCREENSHOTS": screenshots and str(Path(screenshots).absolute())}
-    return uvloop.run(_crawl(request, flags, outputs, output, as_json))
+    return uvloop.run(_crawl(request, flags, outputs, output, Display("json" if as_json else "rows", quiet)))
 
 
 def crawl_request(urls: Sequence[str], crawl_id: str | None, resume: str | None, given: dict[str, Any]) -> CrawlRequest:
@@ -99,13 +104,23 @@ def crawl_request(urls: Sequence[str], crawl_id: str | None, resume: str | None,
     return CrawlRequest(resume=read_id(resume, "--resume"))
 
 
+@dataclass(frozen=True, slots=True)
+class Display:
+    """What the user sees: the form of the summary, and whether progress is shown."""
+
+    summary_form: SummaryForm = "rows"
+    quiet: bool = False
+
+
 async def _crawl(
-    request: CrawlRequest, flags: dict[str, str | None], outputs: Outputs, names: Sequence[str], as_json: bool
+    request: CrawlRequest, flags: dict[str, str | None], outputs: Outputs, names: Sequence[str], display: Display
 ) -> int:
     settings = load(flags).settings
     outputs.check()
     async with opened(settings, quiet(settings)) as app:
         crawl = await request.find(app)
+        if not display.quiet:
+            note(first_line(crawl, request.config, settings))
         outputs.check_bodies(crawl.id, crawl.config.keep_bodies)
         store = flags["DATABASE_URL"]
         command = CrawlCommand(
@@ -114,7 +129,7 @@ async def _crawl(
             outputs,
             how_to_go_on=_how_to_go_on(crawl.id, store, names),
             store=store,
-            summary_form="json" if as_json else "rows",
+            display=display,
         )
         return await command.run()
 
@@ -135,15 +150,15 @@ class CrawlCommand:
         *,
         how_to_go_on: str,
         store: str | None,
-        summary_form: SummaryForm = "rows",
+        display: Display,
     ) -> None:
         self._app = app
         self._crawl = crawl
         self._outputs = outputs
         self._how_to_go_on = how_to_go_on
         self._target = ApiTarget(store)
-        self._as_json = summary_form == "json"
-        self._to_stdout = summary_form != "aside" and not outputs.to_stdout  # where the summary goes
+        self._display = display
+        self._to_stdout = display.summary_form != "aside" and not outputs.to_stdout  # where the summary goes
         self._screen: Screen | None = None
         self._local_crawl: LocalCrawl | None = None
         self._main = asyncio.current_task()
@@ -188,7 +203,7 @@ class CrawlCommand:
                 self._outputs.leave()
 
     async def _follow(self, local_crawl: LocalCrawl) -> None:
-        self._screen = screen()
+        self._screen = screen(quiet=self._display.quiet)
         longest = self._app.settings.work.child_silence.total_seconds()
         watch = StallWatch(longest, self._how_to_go_on, self._app.clock, note)
         with watch:
@@ -239,7 +254,7 @@ class CrawlCommand:
             totals["not_rendered"] = count
             note(f"Pages that need a browser, but were read without one: {count}")
         to_stdout = self._to_stdout
-        if self._as_json:
+        if self._display.summary_form == "json":
             print_line(totals, to_stdout=to_stdout)
         else:
             print_rows(rows_of(status, totals, self._outputs.locations), to_stdout=to_stdout)

@@ -146,6 +146,7 @@ class RemoteCrawl:
     api: ApiClient
     crawl: Crawl
     tally: CrawlTally = field(default_factory=CrawlTally)
+    waits_for: None = None  # known only to the process that crawls
 
     async def status(self) -> CrawlStatus:
         return await _status(self.api, self.crawl.id)

@@ -105,8 +105,17 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     session_params: Annotated[
         Params | None, describe("Session parameters to ignore, instead of the built-in list.")
     ] = None
-    speed: Annotated[Speed, describe("Request rate per host.")] = "normal"
-    concurrency: Annotated[Fetches | None, describe("Concurrent requests; overrides the speed profile.")] = None
+    speed: Annotated[
+        Speed | None,
+        describe(
+            "Request rate per host. Default: `normal`; `max` if all seeds are on this machine, or if concurrency is set"
+            " without a delay."
+        ),
+    ] = None
+    concurrency: Annotated[
+        Fetches | None,
+        describe("Concurrent requests, in all and per host; without a speed or delay, there is no delay between them."),
+    ] = None
     delay_seconds: Annotated[
         Pause | None, describe("Minimum delay between requests to one host; overrides the speed profile.")
     ] = None

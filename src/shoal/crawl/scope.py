@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable
 
 from shoal.base.errors import InvalidInput
+from shoal.base.parsing import is_loopback
+from shoal.base.settings import Speed
 from shoal.base.text import redact_url
 from shoal.base.url import Url, UrlRefusal, canonical, hostname, origin, registrable_domain
 from shoal.crawl.crawl import CrawlConfig
@@ -137,6 +139,14 @@ def seeds_of(config: CrawlConfig, called: Callable[[str], str] = str) -> list[Ur
             raise InvalidInput(called(f"seeds[{place}]"), what, SEED_FIX)
         found.append(url)
     return found
+
+
+def default_speed(config: CrawlConfig, seeds: list[Url]) -> Speed:
+    """Return the speed of a crawl that was requested without one. It is stored with the crawl, so that its rate does
+    not change when a default does."""
+    if all(is_loopback(hostname(seed)) for seed in seeds):
+        return "max"
+    return "max" if config.concurrency is not None and config.delay_seconds is None else "normal"
 
 
 def first_urls(seeds: list[Url], key_seed: int, config: CrawlConfig) -> list[NewUrl]:

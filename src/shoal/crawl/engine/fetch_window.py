@@ -186,6 +186,15 @@ class FetchWindow:
         """Return whether pages wait because the renderer refuses them, or cannot be reached."""
         return bool(self._in_browser) and self._rendering is not None and self._rendering.waits_for_renderer
 
+    @property
+    def waits_for(self) -> str | None:
+        """Return what the next fetch waits for; None if that is the response to an earlier one, or nothing."""
+        if self.waits_for_renderer or (self._rendering is not None and self._rendering.is_full):
+            return "the renderer"
+        if self._start_timer is not None or (self._timers and len(self._fetching) < self._queues.per_host):
+            return "the rate limit"
+        return "robots.txt" if self._parked and not self._fetching else None
+
     def limit_rate(self, rate: FetchRate | None) -> None:
         """Start fetches only at this rate; None: as soon as possible."""
         self._rate = rate

@@ -84,7 +84,7 @@ class PageReader:
         code = "" if fetched.failure is None else fetched.failure.code
         wait = None if self._has_no_way_in(task, code) else self.retries.retry_in_seconds(task.attempts, fetched)
         if wait is not None:
-            return Settled(task, Fate.OPEN, retry_in_seconds=wait)
+            return Settled(task, Fate.OPEN, retry_in_seconds=wait, retried_after=code or str(fetched.status))
         page = self._page(task, fetched)
         if fetched.further is not None:
             further_to_page(fetched.further, page)

@@ -151,6 +151,7 @@ class Settled(Struct):
     sitemap: SitemapRecord | None = None  # set instead of `page` if the URL is a sitemap
     onward: PendingRedirect | None = None
     target_fate: Fate | None = None  # fate of the URL that its redirects led to, if that was not fetched
+    retried_after: str | None = None  # status or error of an attempt that is to be repeated
 
     @property
     def url(self) -> Url:

@@ -33,7 +33,15 @@ from shoal.crawl.lifecycle.crawl_jobs import left_for_a_budget
 from shoal.crawl.lifecycle.crawl_status import LIVE, CrawlReader, CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedUrls, taken_back
 from shoal.crawl.lifecycle.transitions import CrawlTransitions
-from shoal.crawl.scope import check_addresses, check_label, check_proxy, check_walkers, first_urls, seeds_of
+from shoal.crawl.scope import (
+    check_addresses,
+    check_label,
+    check_proxy,
+    check_walkers,
+    default_speed,
+    first_urls,
+    seeds_of,
+)
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.store import OUTSIDE, ByDriver, FrontierStore
 from shoal.egress.address import AddressRule, Proxies
@@ -101,6 +109,7 @@ class Crawls(CrawlReader):
             seeds = await asyncio.to_thread(self._seeds, config, is_named=named is not None)
         else:
             seeds = self._seeds(config, is_named=named is not None)
+        config = replace(config, speed=config.speed or default_speed(config, seeds))
         check_walkers(config, self._settings.max_concurrent_chrome)
         wanted = crawl_id or CrawlId(new_id("crl"))
         driver = frontier or self._settings.frontier
