@@ -38,6 +38,7 @@ from shoal.cli.crawl import CrawlCommand, Display, crawl_request, quiet_option
 from shoal.cli.options import crawl_flags, given_values, read_file
 from shoal.cli.output import json_option, print_json, print_table
 from shoal.cli.progress import first_line
+from shoal.cli.seeds import Seeds, seeds_option
 from shoal.observe.logs import note
 from shoal.pages.export.output import Outputs
 from shoal.process.crawl_request import CrawlRequest
@@ -222,6 +223,7 @@ ANALYSIS_FAILED = 13
 
 @click.command(epilog="Example: shoal audit https://example.com/ --gate gate.toml")
 @click.argument("urls", nargs=-1, metavar="URL...")
+@seeds_option
 @crawl_flags
 @click.option("--gate", metavar="FILE", help="TOML or JSON file with the rules that the site must meet.")
 @click.option(
@@ -246,6 +248,7 @@ ANALYSIS_FAILED = 13
 @json_option
 def audit(
     urls: Sequence[str],
+    seeds_file: str | None,
     gate: str | None,
     baseline: str | None,
     reports: ReportFiles,
@@ -260,14 +263,15 @@ def audit(
 ) -> int:
     """Crawl a site, report what is wrong with it, and judge it by a gate. Exits with 10 if the gate failed, with 12
     if the crawl says too little about the site to judge it, and with 13 if an analyzer failed in every attempt."""
-    if bool(urls) == (resume is not None):
-        raise UsageError("Nothing to audit: give URLs, or --resume ID", 'see "shoal audit --help"')
+    seeds = Seeds(urls, seeds_file)
+    if bool(seeds) == (resume is not None):
+        raise UsageError("Nothing to audit: give URLs, --seeds FILE or --resume ID", 'see "shoal audit --help"')
     rules = None
     if gate is not None:
         text = read_file(gate, "the rules of a gate").decode("utf-8", "replace")
         rules = parse_gate(text, Path(gate).name)
     found = None if commit is None else read_commit(commit, commit_context, os.environ)
-    request = crawl_request(urls, None, resume, given_values(options) | ({"analyze": True} if urls else {}))
+    request = crawl_request(seeds, None, resume, given_values(options) | ({"analyze": True} if seeds else {}))
     reports.check()
     reduce_collections()
     flags = {"--gate": gate, "--baseline": baseline, "--commit": commit, "--store": store}

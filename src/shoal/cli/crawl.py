@@ -26,10 +26,12 @@ from shoal.base.machine import on_stop
 from shoal.base.settings_loader import load
 from shoal.base.text import redact_url
 from shoal.cli.api_client import ApiTarget
-from shoal.cli.options import OUTPUT_HELP, crawl_flags, flag_of, given_values, names_of
+from shoal.cli.options import CHANGES, OUTPUT_HELP, changed_flag_of, crawl_flags, flag_of, given_values, names_of
 from shoal.cli.output import exit_code_of, print_line, print_rows, rows_of, summary
 from shoal.cli.progress import Progress, Screen, first_line, screen
+from shoal.cli.seeds import Seeds, seeds_option
 from shoal.crawl.crawl import Crawl
+from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import TERMINAL, WALKED, CrawlState
 from shoal.egress import Limits
@@ -49,6 +51,7 @@ AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C
 
 @click.command(epilog="Example: shoal crawl https://example.com/ --depth 2 --output pages.jsonl")
 @click.argument("urls", nargs=-1, metavar="URL...")
+@seeds_option
 @crawl_flags
 @click.option("-o", "--output", multiple=True, metavar="FILE", help=OUTPUT_HELP)
 @click.option("--screenshots", metavar="DIR", help="Save a screenshot of each rendered page in this folder.")
@@ -70,6 +73,7 @@ AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C
 )
 def crawl(
     urls: Sequence[str],
+    seeds_file: str | None,
     output: Sequence[str],
     screenshots: str | None,
     crawl_id: str | None,
@@ -84,24 +88,28 @@ def crawl(
     given = given_values(options)
     if outputs.from_bodies and resume is None:
         given["keep_bodies"] = True
-    request = crawl_request(urls, crawl_id, resume, given)
+    request = crawl_request(Seeds(urls, seeds_file), crawl_id, resume, given)
     reduce_collections()
     flags = {"DATABASE_URL": store, "SHOAL_SCREENSHOTS": screenshots and str(Path(screenshots).absolute())}
     return uvloop.run(_crawl(request, flags, outputs, output, Display("json" if as_json else "rows", quiet)))
 
 
-def crawl_request(urls: Sequence[str], crawl_id: str | None, resume: str | None, given: dict[str, Any]) -> CrawlRequest:
-    """Read what to crawl, or which crawl to resume."""
-    if bool(urls) == (resume is not None):
-        raise UsageError("Nothing to crawl: give URLs, or --resume ID", 'see "shoal crawl --help"')
+def crawl_request(seeds: Seeds, crawl_id: str | None, resume: str | None, given: dict[str, Any]) -> CrawlRequest:
+    """Read what to crawl, or which crawl to resume and what to change of it."""
+    if bool(seeds) == (resume is not None):
+        raise UsageError("Nothing to crawl: give URLs, --seeds FILE or --resume ID", 'see "shoal crawl --help"')
     if resume is None:
-        config = read_config({"seeds": list(urls), **given}, flag_of)
-        return CrawlRequest(config, None if crawl_id is None else read_id(crawl_id, "--id"))
+        config = read_config({"seeds": [seed.url for seed in seeds.first], **given}, flag_of)
+        wanted = None if crawl_id is None else read_id(crawl_id, "--id")
+        more = ([seed.url for seed in batch] for batch in seeds.more()) if seeds.has_more else None
+        return CrawlRequest(config, wanted, more=more)
     if crawl_id is not None:
         raise UsageError("--id and --resume cannot be combined", "pass one of them")
-    if given:
-        note(f"A resumed crawl keeps its options; ignored: {names_of(list(given))}")
-    return CrawlRequest(resume=read_id(resume, "--resume"))
+    changed = {name: value for name, value in given.items() if name in CHANGES}
+    if ignored := [name for name in given if name not in CHANGES]:
+        note(f"A resumed crawl keeps these options; ignored: {names_of(ignored)}")
+    change = CrawlChange.read(changed, strict=False, called=changed_flag_of) if changed else None
+    return CrawlRequest(resume=read_id(resume, "--resume"), change=change)
 
 
 @dataclass(frozen=True, slots=True)

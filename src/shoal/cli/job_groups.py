@@ -1,7 +1,6 @@
 """`shoal jobs add`, `results`, `groups`, `cancel-group`: create page jobs from URLs, and read their results."""
 
 import asyncio
-import sys
 from typing import Any
 
 import click
@@ -11,7 +10,7 @@ from shoal.base.errors import InvalidInput, ShoalError, UsageError, WaitTimedOut
 from shoal.base.text import plural
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
 from shoal.cli.crawls_follow import duration_of
-from shoal.cli.options import read_file, read_header, read_label, read_rules_file, with_urls_named
+from shoal.cli.options import read_header, read_label, read_rules_file, with_urls_named
 from shoal.cli.output import (
     Columns,
     json_option,
@@ -20,8 +19,9 @@ from shoal.cli.output import (
     print_list,
     state_option,
 )
+from shoal.cli.seeds import FORMAT_HELP, Seed, Seeds, batches
 from shoal.observe.logs import note
-from shoal.page_jobs.spec import GroupState
+from shoal.page_jobs.spec import MOST_URLS, GroupState
 
 JOBS = "/api/v1/jobs"
 GROUPS = "/api/v1/groups"
@@ -43,7 +43,13 @@ FLAGS = {
 
 @click.command(epilog="Example: shoal jobs add --file urls.txt --rules shop.toml --wait")
 @click.argument("urls", metavar="URL…", nargs=-1)
-@click.option("--file", metavar="FILE", help="Read URLs from this file, one per line; - is stdin.")
+@click.option(
+    "--seeds",
+    "--file",
+    "seeds_file",
+    metavar="FILE",
+    help=f"Read URLs from this file: {FORMAT_HELP}. Each 10,000 of them become a group.",
+)
 @click.option("--rules", metavar="FILE", help="Rule set with the data to extract from each page.")
 @click.option("--header", "headers", multiple=True, metavar="H", help="Send this header, as NAME: VALUE. Repeatable.")
 @click.option("--js", is_flag=True, help="Render the pages in a browser; the jobs wait for a worker that has one.")
@@ -60,39 +66,52 @@ FLAGS = {
 @json_option
 def add(
     urls: tuple[str, ...],
-    file: str | None,
+    seeds_file: str | None,
     wait: bool,
     wait_timeout: str | None,
     target: ApiTarget,
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Create a page job for each URL. All are in one group, whose id is printed."""
-    given = [(text, "") for text in urls] + ([] if file is None else _lines_of(file))
-    if not given:
-        raise UsageError("No URL given", "pass URLs, or a file with --file")
-    body = _request_body([text for text, _ in given], options)
+    """Create a page job for each URL. All are in one group, whose id is printed; more than 10,000 are in several."""
+    seeds = Seeds(urls, seeds_file)
+    if not seeds:
+        raise UsageError("No URL given", "pass URLs, or a file with --seeds")
+    common = _request_body(options)
     longest = None if wait_timeout is None else duration_of(wait_timeout).total_seconds()
 
-    async def work(api: ApiClient) -> dict[str, Any]:
-        made: dict[str, Any] = await api.post(JOBS, body)
-        if not as_json:
-            note(f"Created {plural(made['total'], 'job')} in {made['id']}.")
-        return await _until_over(api, made, longest) if wait else made
+    async def work(api: ApiClient) -> list[dict[str, Any]]:
+        made = []
+        for number, part in enumerate([list(seeds)] if seeds.count <= MOST_URLS else batches(iter(seeds)), 1):
+            body = common | {"urls": [seed.url for seed in part]}
+            if number > 1 and "group" in common:
+                body["group"] = f"{common['group']}-{number}"
+            try:
+                made.append(await api.post(JOBS, body))
+            except InvalidInput as error:
+                raise _named(error, part) from None
+            if not as_json:
+                note(f"Created {plural(made[-1]['total'], 'job')} in {made[-1]['id']}.")
+        if not wait:
+            return made
+        clock = SystemClock()
+        ends_at = None if longest is None else clock.monotonic() + longest
+        return [
+            await _until_over(api, group, None if ends_at is None else ends_at - clock.monotonic()) for group in made
+        ]
 
-    try:
-        group = run_on(target, work, existing=False)
-    except InvalidInput as error:
-        raise _named(error, given) from None
-    if as_json:
-        print_json(group)
-    else:
-        print(group["id"], flush=True)
+    groups = run_on(target, work, existing=False)
+    for group in groups:
+        if as_json:
+            print_json(group)
+        else:
+            print(group["id"], flush=True)
     if not wait:
         return 0
     if not as_json:
-        note(f"{group['state'].capitalize()}: {_counts(group)}.")
-    return 0 if group["jobs"].get("done", 0) == group["total"] else 1
+        for group in groups:
+            note(f"{group['state'].capitalize()}: {_counts(group)}.")
+    return 0 if all(group["jobs"].get("done", 0) == group["total"] for group in groups) else 1
 
 
 @click.command(epilog="Example: shoal jobs results grp_… > results.jsonl")
@@ -172,7 +191,7 @@ async def _until_over(api: ApiClient, group: dict[str, Any], longest: float | No
                     is_quiet = False
                     await _explain_wait(api, group["id"])
     except TimeoutError:
-        raise WaitTimedOut(f"The end of {group['id']}", longest or 0) from None
+        raise WaitTimedOut(f"The end of {group['id']}", max(0.0, longest or 0.0)) from None
     return group
 
 
@@ -183,22 +202,10 @@ async def _explain_wait(api: ApiClient, group_id: str) -> None:
     note(f"No job has started yet: {found['explanation']}")
 
 
-def _lines_of(file: str) -> list[tuple[str, str]]:
-    """Return the URLs of a file, each with its line; skip empty lines and those that begin with #."""
-    data = sys.stdin.buffer.read() if file == "-" else read_file(file, "one URL per line")
-    try:
-        lines = data.decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError:
-        raise InvalidInput("--file", f"{file} is not UTF-8 text", "save it as UTF-8, one URL per line") from None
-    numbered = [(line.strip(), f"line {number} of {file}") for number, line in enumerate(lines, 1)]
-    return [(text, place) for text, place in numbered if text and not text.startswith("#")]
-
-
-def _request_body(urls: list[str], options: dict[str, Any]) -> dict[str, Any]:
+def _request_body(options: dict[str, Any]) -> dict[str, Any]:
     config = {"js_required": options["js"] or None, "timeout_hint": options["timeout"], "proxy": options["proxy"]}
     config["headers"] = dict(_header(text) for text in options["headers"]) or None
     body = {
-        "urls": urls,
         "crawl_config": {name: value for name, value in config.items() if value is not None} or None,
         "rule_set": None if options["rules"] is None else read_rules_file(options["rules"]),
         "group": options["group"],
@@ -224,10 +231,10 @@ def _label(text: str) -> tuple[str, str]:
         raise InvalidInput("--label", f"{text!r} {error}", "write it as name=value") from None
 
 
-def _named(error: InvalidInput, given: list[tuple[str, str]]) -> ShoalError:
+def _named(error: InvalidInput, given: list[Seed]) -> ShoalError:
     """Return the error in the words of the command line: its flags, URLs, and lines of the file."""
     if str(error.facts.get("field", "")).startswith("urls["):
-        return with_urls_named(error, "urls", [place or url for url, place in given])
+        return with_urls_named(error, "urls", [seed.place or seed.url for seed in given])
     return error.called(lambda field: FLAGS.get(field, field))
 
 

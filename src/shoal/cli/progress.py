@@ -144,11 +144,11 @@ class Progress:
             self._task.result()
 
     async def _watch(self) -> None:
-        await self._look()
+        await self.look()
         while True:
             await self._clock.sleep(self._screen.period)
             if self._clock.monotonic() - self._samples[-1][0] > LOOK_SECONDS - DRAW_SECONDS / 2:
-                await self._look()
+                await self.look()
             self._name_failed_seeds()
             self._screen.show(self.snapshot())
 
@@ -161,7 +161,8 @@ class Progress:
             self._screen.say("More seeds failed; they are counted at the end")
         self._named = len(failed)
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
+        """Read the counts, and what the crawl waits for."""
         with suppress(TimeError):  # the store is busy or unavailable, and the walker handles that
             self._counts = (await self._source.status()).counts
             self._waits_for = self._source.waits_for if self._counts.queued else None
@@ -229,7 +230,8 @@ def first_line(crawl: Crawl, asked: CrawlConfig | None, settings: Settings) -> s
     if crawl.state is CrawlState.COMPLETED:
         return f"Crawl {crawl.id} is complete; its stored pages are read."
     seeds = crawl.config.seeds
-    more = f" and {len(seeds) - 1:,} more" if len(seeds) > 1 else ""
+    others = len(seeds) - 1 + crawl.config.more_seeds
+    more = f" and {others:,} more" if others else ""
     what = f"{shorten(redact_url(seeds[0]))}{more} (scope {crawl.config.scope})"
     verb = "Crawling" if asked is not None else f"Resuming {crawl.id}:"
     return f"{verb} {what} {_rate_and_why(crawl, asked, settings)}."

@@ -89,6 +89,13 @@ class CrawlStore:
         await tx.execute("insert_crawl_frontier", crawl=crawl.number, generation=secrets.token_hex(8))
         return replace(crawl, frontier=frontier)
 
+    async def keep_seeds(self, tx: Tx, crawl_id: str, config: CrawlConfig, named: list[str]) -> Crawl:
+        """Replace the options of a crawl that has no walker, and the seeds that the user named. Call under the crawl's
+        lock."""
+        row = await tx.one("keep_seeds", id=crawl_id, config=config.text(), named=orjson.dumps(named).decode())
+        assert row is not None
+        return _crawl(row)
+
     async def get(self, tx: Tx, crawl_id: str) -> Crawl | None:
         row = await tx.one("crawl", id=crawl_id)
         return None if row is None else _crawl(row)
@@ -214,7 +221,7 @@ class CrawlStore:
         return None if row is None else SitemapRecord(**dict(row))
 
     async def landed(self, tx: Tx, number: int, keys: list[int]) -> list[str]:
-        """Return the final URLs of those of these pages that redirected and were HTML."""
+        """Return the final URLs of those of these pages that redirected and were HTML, or XML that may be a sitemap."""
         return [row["final_url"] for row in await tx.all("landed", crawl=number, keys=keys)]
 
     async def urls_of_dropped(self, tx: Tx, number: int, pages: list[DroppedPage]) -> list[NewUrl]:

@@ -31,6 +31,10 @@ SET config = :config, priority = :priority,
     changed_at = CASE WHEN shoal_now() > changed_at THEN shoal_now() ELSE changed_at + 1 END
 WHERE id = :id;
 
+-- name: keep_seeds
+-- Replace the options of a crawl that has not started, and the seeds that a local user named.
+UPDATE crawl SET config = :config, named = :named WHERE id = :id RETURNING *;
+
 -- name: crawl_counts
 -- The sums over all walkers of a crawl.
 SELECT coalesce(sum(opened), 0) AS opened, coalesce(sum(settled), 0) AS settled, coalesce(sum(pages), 0) AS pages,

@@ -48,7 +48,7 @@ class CrawlStatus:
         """Return how many seeds failed although another one returned a page, and why; empty if none did."""
         if not self.dead_seeds:
             return ""
-        seeds = len(dict.fromkeys(self.crawl.config.seeds))
+        seeds = len(dict.fromkeys(self.crawl.config.seeds)) + self.crawl.config.more_seeds
         whole = f"{seeds:,}" if seeds <= MOST_SEEDS else f"the first {MOST_SEEDS:,}"
         return f"{len(self.dead_seeds):,} of {whole} failed: {in_words(self.dead_seeds)}"
 
@@ -90,7 +90,7 @@ class CrawlReader:
                 raise NotFound("crawl", crawl_id)
             status = await self._look_at(tx, crawl)
             failed, are_all = await self._failed_seeds(tx, crawl)
-            if are_all:
+            if are_all and not (crawl.config.more_seeds and status.counts.responses["2xx"]):
                 return dataclasses.replace(status, failed_seeds=failed)
             return dataclasses.replace(status, dead_seeds=failed)
 
