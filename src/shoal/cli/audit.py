@@ -34,7 +34,7 @@ from shoal.base.settings_loader import load
 from shoal.base.signals import Signal
 from shoal.base.text import plural, shorten, visible
 from shoal.cli.analyses import ReportFiles, note_written, report_flags
-from shoal.cli.crawl import CrawlCommand, Display, crawl_request, quiet_option
+from shoal.cli.crawl import CrawlCommand, Display, crawl_request, found, quiet_option
 from shoal.cli.options import crawl_flags, given_values, read_file
 from shoal.cli.output import json_option, print_json, print_table
 from shoal.cli.progress import first_line
@@ -270,14 +270,14 @@ def audit(
     if gate is not None:
         text = read_file(gate, "the rules of a gate").decode("utf-8", "replace")
         rules = parse_gate(text, Path(gate).name)
-    found = None if commit is None else read_commit(commit, commit_context, os.environ)
+    ci_commit = None if commit is None else read_commit(commit, commit_context, os.environ)
     request = crawl_request(seeds, None, resume, given_values(options) | ({"analyze": True} if seeds else {}))
     reports.check()
     reduce_collections()
     flags = {"--gate": gate, "--baseline": baseline, "--commit": commit, "--store": store}
     again = [word for flag, value in flags.items() if value is not None for word in (flag, value)]
     results = AuditOutput(reports, annotations, as_json, store, again, quiet)
-    return uvloop.run(_audit(request, rules, baseline, found, results))
+    return uvloop.run(_audit(request, rules, baseline, ci_commit, results))
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +299,7 @@ async def _audit(
     async with opened(settings, quiet(settings, _is_printed)) as app:
         if baseline is not None:
             await app.audit.analyses.check_baseline(baseline, called="--baseline")
-        crawl = await request.find(app)
+        crawl = await found(request, app)
         how_to_go_on = shlex.join(["shoal", "audit", "--resume", crawl.id, *output.again])
         if not output.quiet:
             note(first_line(crawl, request.config, settings))

@@ -126,7 +126,9 @@ async def _crawl(
     settings = load(flags).settings
     outputs.check()
     async with opened(settings, quiet(settings)) as app:
-        crawl = await request.find(app)
+        if request.more is not None and not display.quiet:
+            note("Adding the seeds of the file.")
+        crawl = await found(request, app)
         if not display.quiet:
             note(first_line(crawl, request.config, settings))
         outputs.check_bodies(crawl.id, crawl.config.keep_bodies)
@@ -140,6 +142,14 @@ async def _crawl(
             display=display,
         )
         return await command.run()
+
+
+async def found(request: CrawlRequest, app: App) -> Crawl:
+    """Return the crawl that was asked for; an error names the flag that is wrong."""
+    try:
+        return await request.find(app)
+    except InvalidInput as error:
+        raise error.called(flag_of) from None
 
 
 def _how_to_go_on(crawl_id: str, store: str | None, outputs: Sequence[str]) -> str:

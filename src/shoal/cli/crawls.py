@@ -29,6 +29,7 @@ from shoal.cli.output import (
 from shoal.cli.root import CommandGroup
 from shoal.cli.seeds import Seeds, seeds_option
 from shoal.crawl.lifecycle.change import CrawlChange
+from shoal.crawl.lifecycle.crawl_status import LEFT
 from shoal.crawl.lifecycle.failed_urls import FailedSeed, FailedUrls
 from shoal.crawl.lifecycle.failed_urls import in_words as seeds_in_words
 from shoal.crawl.states import DRAINED_PARTLY, CrawlState, reason_text
@@ -70,21 +71,8 @@ def add(
     wanted = read_config({"seeds": [seed.url for seed in seeds.first], **given}, added_flag_of).plain()
     body = {name: wanted[name] for name in ("seeds", *given)} | ({"start": False} if hold or seeds.has_more else {})
 
-    async def create(api: ApiClient) -> dict[str, Any]:
-        crawl: dict[str, Any] = await api.post(CRAWLS, body)
-        if not seeds.has_more:
-            return crawl
-        path = at(CRAWL, crawl["id"])
-        try:
-            for batch in seeds.more():
-                crawl = await api.post(f"{path}/seeds", {"seeds": [seed.url for seed in batch]})
-            return crawl if hold else await api.post(f"{path}/start")
-        except BaseException:
-            await api.post(f"{path}/stop")  # some of its seeds are missing
-            raise
-
     try:
-        crawl = run_on(target, create, existing=False)
+        crawl = run_on(target, lambda api: _created(api, body, seeds, hold=hold), existing=False)
     except InvalidInput as error:
         raise error.called(added_flag_of) from None
     if wait:
@@ -96,6 +84,25 @@ def add(
         note(f"The crawl is {crawl['state']}; follow it with `{target.command('crawls', 'watch', crawl['id'])}`.")
         print(crawl["id"], flush=True)
     return 0
+
+
+async def _created(api: ApiClient, body: dict[str, Any], seeds: Seeds, *, hold: bool) -> dict[str, Any]:
+    """Create a crawl, and add the seeds that do not fit into the request before it starts."""
+    if "recrawl_of" in body:
+        with suppress(NotFound):  # the server says what is wrong with it
+            body["recrawl_of"] = (await api.get(at(CRAWL, body["recrawl_of"])))["id"]
+    crawl: dict[str, Any] = await api.post(CRAWLS, body)
+    if not seeds.has_more:
+        return crawl
+    path = at(CRAWL, crawl["id"])
+    note(f"Adding {seeds.count:,} seeds to {crawl['id']}.")
+    try:
+        for batch in seeds.more():
+            crawl = await api.post(f"{path}/seeds", {"seeds": [seed.url for seed in batch]})
+        return crawl if hold else await api.post(f"{path}/start")
+    except BaseException:
+        await api.post(f"{path}/stop")  # some of its seeds are missing
+        raise
 
 
 POLITE = ["host", "pages", "per second", "delay", "robots.txt", "version", "asked delay", "pauses", "paused"]
@@ -311,9 +318,10 @@ def _seeds(crawl: dict[str, Any]) -> str:
     return f"{seeds[0]} and {more:,} more" if more else str(seeds[0])
 
 
+SHORT_REASONS = {DRAINED_PARTLY: " (partly)", LEFT: " (its process is gone)"}
 LISTED: Columns = {
     "id": "id",
-    "state": lambda crawl: crawl["state"] + (" (partly)" if crawl["state_reason"] == DRAINED_PARTLY else ""),
+    "state": lambda crawl: crawl["state"] + SHORT_REASONS.get(crawl["state_reason"], ""),
     "pages": "pages",
     "responses": lambda crawl: in_classes(crawl["responses"], crawl["not_modified"]) or "-",
     "errors": "errors",

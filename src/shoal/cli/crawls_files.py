@@ -185,7 +185,7 @@ async def _dump(settings: Settings, crawl_id: str, file: "DumpFile | DumpToStdou
     lines = 0
     async with opened(settings, quiet(settings), existing=True) as app:
         try:
-            async for line in app.crawl_dump.dump(crawl_id, secrets=with_secrets):
+            async for line in app.crawl_dump.dump(await app.crawls.whole_id(crawl_id), secrets=with_secrets):
                 if not lines:
                     file.open()  # a crawl that cannot be dumped leaves no file
                 file.write(line)
@@ -236,7 +236,7 @@ PAGES_AT_ONCE = 500
 
 async def write_pages(app: App, crawl_id: str, outputs: Outputs, wanted: Callable[[Page], bool]) -> int:
     """Write the wanted pages; return how many. Of a crawl that is still running, write the pages stored so far."""
-    crawl = (await app.crawls.get(crawl_id)).crawl
+    crawl = (await app.crawls.get(await app.crawls.whole_id(crawl_id))).crawl
     outputs.check_bodies(crawl.id, crawl.config.keep_bodies)
     await outputs.open(crawl.id, app.clock.micros(), Limits.of(app.settings.egress))
     written = 0

@@ -1,6 +1,7 @@
 """`shoal jobs add`, `results`, `groups`, `cancel-group`: create page jobs from URLs, and read their results."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import click
@@ -9,8 +10,7 @@ from shoal.base.clock import SystemClock
 from shoal.base.errors import InvalidInput, ShoalError, UsageError, WaitTimedOut
 from shoal.base.text import plural
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
-from shoal.cli.crawls_follow import duration_of
-from shoal.cli.options import read_header, read_label, read_rules_file, with_urls_named
+from shoal.cli.options import DURATION, read_header, read_label, read_rules_file, with_urls_named
 from shoal.cli.output import (
     Columns,
     json_option,
@@ -54,21 +54,26 @@ FLAGS = {
 @click.option("--header", "headers", multiple=True, metavar="H", help="Send this header, as NAME: VALUE. Repeatable.")
 @click.option("--js", is_flag=True, help="Render the pages in a browser; the jobs wait for a worker that has one.")
 @click.option("--proxy", metavar="LABEL", help="Use this proxy, by its label in SHOAL_PROXIES.")
-@click.option("--timeout", type=float, metavar="S", help="Timeout per request, in seconds.")
+@click.option("--timeout", type=DURATION, metavar="D", help="Timeout per request, such as 10s or 1.5m.")
 @click.option("--group", metavar="ID", help="Id of the job group.  [default: generated]")
 @click.option("--priority", type=int, metavar="N", help="Priority from 0 to 100; higher runs first.  [default: 50]")
 @click.option("--retries", type=int, metavar="N", help="Retry a failed page up to N times.")
 @click.option("--project", metavar="NAME", help="Project that the group belongs to.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Add this label. Repeatable.")
 @click.option("--wait", is_flag=True, help="Wait until all jobs have ended; exit with 1 unless all succeeded.")
-@click.option("--wait-timeout", metavar="D", help="With --wait, stop waiting after this long, such as 30s, 10m or 2h.")
+@click.option(
+    "--wait-timeout",
+    type=DURATION,
+    metavar="D",
+    help="With --wait, stop waiting after this long, such as 30s, 10m or 2h.",
+)
 @with_api_target
 @json_option
 def add(
     urls: tuple[str, ...],
     seeds_file: str | None,
     wait: bool,
-    wait_timeout: str | None,
+    wait_timeout: float | None,
     target: ApiTarget,
     as_json: bool,
     **options: Any,
@@ -78,24 +83,13 @@ def add(
     if not seeds:
         raise UsageError("No URL given", "pass URLs, or a file with --seeds")
     common = _request_body(options)
-    longest = None if wait_timeout is None else duration_of(wait_timeout).total_seconds()
 
     async def work(api: ApiClient) -> list[dict[str, Any]]:
-        made = []
-        for number, part in enumerate([list(seeds)] if seeds.count <= MOST_URLS else batches(iter(seeds)), 1):
-            body = common | {"urls": [seed.url for seed in part]}
-            if number > 1 and "group" in common:
-                body["group"] = f"{common['group']}-{number}"
-            try:
-                made.append(await api.post(JOBS, body))
-            except InvalidInput as error:
-                raise _named(error, part) from None
-            if not as_json:
-                note(f"Created {plural(made[-1]['total'], 'job')} in {made[-1]['id']}.")
+        made = [group async for group in _created(api, seeds, common, is_told=not as_json)]
         if not wait:
             return made
         clock = SystemClock()
-        ends_at = None if longest is None else clock.monotonic() + longest
+        ends_at = None if wait_timeout is None else clock.monotonic() + wait_timeout
         return [
             await _until_over(api, group, None if ends_at is None else ends_at - clock.monotonic()) for group in made
         ]
@@ -112,6 +106,24 @@ def add(
         for group in groups:
             note(f"{group['state'].capitalize()}: {_counts(group)}.")
     return 0 if all(group["jobs"].get("done", 0) == group["total"] for group in groups) else 1
+
+
+async def _created(
+    api: ApiClient, seeds: Seeds, common: dict[str, Any], *, is_told: bool
+) -> AsyncIterator[dict[str, Any]]:
+    """Create the groups, one unless there are too many URLs, and yield each."""
+    parts = [list(seeds)] if seeds.count <= MOST_URLS else batches(iter(seeds))
+    for number, part in enumerate(parts, 1):
+        body = common | {"urls": [seed.url for seed in part]}
+        if number > 1 and "group" in common:
+            body["group"] = f"{common['group']}-{number}"
+        try:
+            group = await api.post(JOBS, body)
+        except InvalidInput as error:
+            raise _named(error, part) from None
+        if is_told:
+            note(f"Created {plural(group['total'], 'job')} in {group['id']}.")
+        yield group
 
 
 @click.command(epilog="Example: shoal jobs results grp_… > results.jsonl")

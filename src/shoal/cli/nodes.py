@@ -12,6 +12,7 @@ from shoal.base.clock import SystemClock
 from shoal.base.errors import RESPONSES, NotFound, UsageError, WaitTimedOut
 from shoal.base.text import plural
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
+from shoal.cli.options import DURATION_OR_ZERO
 from shoal.cli.output import (
     facts_of,
     json_option,
@@ -97,10 +98,10 @@ def with_command_options(command: C) -> C:
     @click.option("--all", "all_nodes", is_flag=True, help="Send it to every node that is not lost.")
     @click.option(
         "--wait",
-        type=click.FloatRange(0, 3600),
-        default=15,
+        type=DURATION_OR_ZERO,
+        default="15s",
         show_default=True,
-        metavar="SECONDS",
+        metavar="D",
         help="Wait this long for the acknowledgement; 0 does not wait.",
     )
     @with_api_target

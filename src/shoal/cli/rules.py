@@ -152,7 +152,7 @@ def apply(file: str, crawl_id: str, output: str | None, store: str | None) -> No
 
 async def _apply(rule_set: RuleSet, crawl_id: str, store: str | None, file: PartFile | Stdout) -> ReplayTally:
     async with opened(settings_of_store(store, "shoal rules apply"), existing=True) as app:
-        crawl = (await app.crawls.get(crawl_id)).crawl
+        crawl = (await app.crawls.get(await app.crawls.whole_id(crawl_id))).crawl
         rereader = RuleReplay(app, rule_set)
         file.begin()
         try:

@@ -96,6 +96,28 @@ class Seeds:
         yield from batches(islice(self, FIRST, None) if self.has_more else iter(()))
 
     def _check(self) -> None:
+        self._tell_schemes()
+        refused = 0
+        error: InvalidInput | None = None
+        others = list[str]()
+        for seed in self:
+            self.count += 1
+            if not isinstance(refusal := canonical(seed.url), UrlRefusal):
+                continue
+            refused += 1
+            if error is None:
+                what = f"{redact_url(seed.url[:2000])[:200]!r} {refusal.problem}"
+                error = InvalidInput(seed.place or "URL", what, SEED_FIX)
+            elif len(others) < MAX_LISTED:
+                others.append(seed.place or redact_url(shorten(seed.url)))
+        if error is not None:
+            rest = f" and {refused - 1 - len(others):,} more" if refused - 1 > len(others) else ""
+            also = f"; {', '.join(others)}{rest} cannot be fetched either." if others else "."
+            raise error.again(error.message[:-1] + also, error.facts)
+        if self._files and not self.count:
+            raise InvalidInput(self._files[0].name, "has no URL", f"write URLs into it: {FORMAT_HELP}")
+
+    def _tell_schemes(self) -> None:
         for text in self._urls:
             if "://" not in text and _is_file(text):
                 raise UsageError(f'"{shorten(text)}" is a file, not a URL', f"read it with `--seeds {shorten(text)}`")
@@ -104,26 +126,6 @@ class Seeds:
             note(f"{shorten(text)} has no scheme: {shorten(with_scheme(text))} is tried.")
         if len(assumed) > 3:
             note(f"{plural(len(assumed) - 3, 'other URL')} without a scheme: https is tried, or http on this machine.")
-        error: InvalidInput | None = None
-        others = list[str]()
-        refused = 0
-        for seed in self:
-            self.count += 1
-            if isinstance(refusal := canonical(seed.url), UrlRefusal):
-                refused += 1
-                if error is None:
-                    what = f"{redact_url(seed.url[:2000])[:200]!r} {refusal.problem}"
-                    error = InvalidInput(seed.place or "URL", what, SEED_FIX)
-                elif len(others) < MAX_LISTED:
-                    others.append(seed.place or redact_url(shorten(seed.url)))
-        if error is not None and others:
-            rest = f" and {refused - 1 - len(others):,} more" if refused - 1 > len(others) else ""
-            more = f"{error.message[:-1]}; {', '.join(others)}{rest} cannot be fetched either."
-            raise error.again(more, error.facts)
-        if error is not None:
-            raise error
-        if self._files and not self.count:
-            raise InvalidInput(self._files[0].name, "has no URL", f"write URLs into it: {FORMAT_HELP}")
 
 
 def batches(seeds: Iterator[Seed]) -> Iterator[list[Seed]]:

@@ -185,6 +185,22 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     unquoted = SECRET_FIELDS
     raw = frozenset({"seeds"})  # validated one by one; errors name the index
+    also_called = {
+        "since": "recrawl_of",
+        "max_time": "max_seconds",
+        "delay": "delay_seconds",
+        "processes": "workers",
+        "url": "seeds",
+        "urls": "seeds",
+        "start_urls": "seeds",
+        "max_depth": "depth",
+        "limit": "max_pages",
+        "wait": "wait_for",
+        "screenshot": "render",
+        "js": "render",
+        "javascript": "render",
+        "max_concurrency": "concurrency",
+    }
     checks = {
         "include": check_patterns,
         "exclude": check_patterns,

@@ -32,16 +32,19 @@ class CrawlRequest:
     async def find(self, app: App) -> Crawl:
         """Store the new crawl, or look up the one to resume."""
         if self.config is None:
-            found = (await app.crawls.get(self.resume or "")).crawl
+            found = (await app.crawls.get(await app.crawls.whole_id(self.resume or ""))).crawl
             if self.change is not None:
                 found = (await app.crawls.change(found.id, self.change)).crawl
             _check_browser(app, found.config)
             return found
-        _check_browser(app, self.config)
-        named = list(seeds_of(self.config)) if self.trusted else None
+        config = self.config
+        _check_browser(app, config)
+        if config.recrawl_of is not None:
+            config = replace(config, recrawl_of=await app.crawls.whole_id(config.recrawl_of))
+        named = list(seeds_of(config)) if self.trusted else None
         if self.more is None:
-            return await app.crawls.submit(self.config, crawl_id=self.crawl_id, named=named, local=True)
-        config = replace(self.config, start=False)
+            return await app.crawls.submit(config, crawl_id=self.crawl_id, named=named, local=True)
+        config = replace(config, start=False)
         crawl = await app.crawls.submit(config, crawl_id=self.crawl_id, named=named, local=True)
         try:
             for seeds in self.more:

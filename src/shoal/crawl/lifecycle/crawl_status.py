@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from shoal.base.database import Tx
-from shoal.base.errors import NotFound
+from shoal.base.errors import InvalidInput, NotFound
 from shoal.base.text import plural
 from shoal.crawl import states
 from shoal.crawl.crawl import Counts, Crawl
@@ -95,6 +95,16 @@ class CrawlReader:
             return dataclasses.replace(status, dead_seeds=failed)
 
         return await self._database.read(look)
+
+    async def whole_id(self, text: str) -> str:
+        """Return the id that a text abbreviates: `last` is the newest crawl, and the beginning of an id is enough if no
+        other crawl has it. The text itself if there is no such crawl; raise if several have it."""
+        ids = await self._database.read(lambda tx: self.store.ids(tx, text))
+        if text in ids or not ids:
+            return text
+        if len(ids) > 1:
+            raise InvalidInput(text, f"is the beginning of {ids[0]} and {ids[1]}", "write more of the id")
+        return ids[0]
 
     async def is_active(self, crawl_id: str) -> bool:
         """Return whether a crawl exists and has not ended."""

@@ -485,5 +485,5 @@ INSTEAD = {
 ENDING = frozenset({"be paused", "be stopped"})  # a caller who asks for the end does not want to resume it
 
 
-EARLIER = "recrawl_of (--since)"
+EARLIER = "recrawl_of"
 EARLIER_FIX = "use a crawl that `shoal crawls ls` lists, or another store"
