@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -36,10 +37,8 @@ STDIN = "-"
 COLUMNS = ("url", "urls", "uri", "address", "link", "loc", "page", "page_url", "original")
 FORMAT_HELP = "one per line, CSV with a column `url`, JSON Lines with a field `url`, or CDXJ; - is stdin"
 
-_BARE = re.compile(
-    r"(?P<host>\[[0-9A-Fa-f:.]+\]|localhost|[^\s/?#@:\[\]\\]+\.[^\s/?#@:\[\]\\.]+)(?::[0-9]+)?(?:[/?#]\S*)?"
-)
-_CDX = re.compile(r"\S+ [0-9]{4,14} (?:(?P<url>https?://\S+)|(?P<json>\{.*))")
+_BARE = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]++\]|[\w.-]++)(?::[0-9]++)?(?:[/?#]\S*+)?")
+_CDX = re.compile(r"\S++ [0-9]{4,14} (?:(?P<url>https?://\S++)|(?P<json>\{.*))")
 _HTTP = re.compile(r"https?://", re.IGNORECASE)
 
 seeds_option = click.option("--seeds", "seeds_file", metavar="FILE", help=f"Read URLs from this file: {FORMAT_HELP}.")
@@ -55,7 +54,8 @@ class Seed(NamedTuple):
 def with_scheme(text: str) -> str:
     """Return a URL that was written without its scheme with the one that is tried: `https`, or `http` for a server on
     this machine. Other text is returned unchanged."""
-    if "://" in text or not (bare := _BARE.fullmatch(text)):
+    bare = None if "://" in text else _BARE.fullmatch(text)
+    if bare is None or not (bare["host"] == "localhost" or re.search(r"\w\.\w|:", bare["host"])):
         return text
     return f"{'http' if is_loopback(bare['host']) else 'https'}://{text}"
 
@@ -149,6 +149,8 @@ class SeedFile:
         self.name = "stdin" if name == STDIN else shorten(name)
         self._path = Path(name).expanduser()
         self._stdin = _spooled(sys.stdin.buffer) if name == STDIN else None
+        if self._stdin is not None:
+            weakref.finalize(self, self._stdin.close)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         """Yield each URL with its line, in words."""
@@ -176,7 +178,7 @@ class SeedFile:
         text = first.strip()
         if text.startswith(("{", '"')) and not _header(text):
             return self._json_lines
-        if _CDX.fullmatch(text) or text.startswith("CDX "):
+        if _CDX.match(text) or text.startswith("CDX "):
             return self._cdx
         if (header := _header(text)) is not None:
             delimiter, column, begins = header
@@ -257,7 +259,7 @@ def _chained(first: str, rest: Iterator[str]) -> Iterator[str]:
 
 
 def _spooled(stream: IO[bytes]) -> IO[bytes]:
-    spool = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the seeds
+    spool = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as its file of seeds
     shutil.copyfileobj(stream, spool)
     spool.flush()
     return spool

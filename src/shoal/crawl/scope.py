@@ -127,12 +127,13 @@ def is_first_guess(sitemap: FrontierTask | NewUrl) -> bool:
 
 
 _XML = re.compile(r"(?:text|application)/(?:xml|(?:rss|atom|rdf)\+xml)\b", re.IGNORECASE)
-_SITEMAP_NAME = re.compile(r"https?://[^/]+/[^?]*sitemap[^?]*\.(?:xml|txt|xml\.gz|txt\.gz)(?:\?|\Z)", re.IGNORECASE)
+_SITEMAP_ENDS = (".xml", ".xml.gz", ".txt", ".txt.gz")
 
 
 def may_be_sitemap(url: Url, content_type: str | None) -> bool:
     """Return whether a seed that is not HTML is worth reading as a sitemap."""
-    return bool(_XML.match(content_type or "") or _SITEMAP_NAME.match(url))
+    path = url[len(origin(url)) :].partition("?")[0].lower()
+    return bool(_XML.match(content_type or "")) or ("sitemap" in path and path.endswith(_SITEMAP_ENDS))
 
 
 def new_sitemap(url: Url, depth: int, key_seed: int, parent: int | None = None) -> NewUrl:
