@@ -424,7 +424,7 @@ def test_a_refused_crawl_stores_nothing(start: Start, store_url: str) -> None:
 
 
 def test_a_seeds_file_takes_no_more_memory_when_it_is_large(tmp_path: Path) -> None:
-    """A million lines took 108 MB when they were measured; here fewer are, and what they take more than a small file."""
+    """A million lines took 108 MB when that was measured; here 60,000 are compared with 11,000."""
     peaks = []
     with Site(pages=3) as site:
         for lines in (11_000, 60_000):

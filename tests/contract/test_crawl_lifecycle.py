@@ -1067,7 +1067,9 @@ async def test_seeds_on_too_many_hosts_are_refused_unless_nothing_depends_on_the
         config = CrawlConfig(seeds=["https://a.example/"], depth=depth, sitemap="off", start=False)
         crawl = await bench.crawls.submit(config)
         if depth:
-            with pytest.raises(InvalidInput, match="seeds are on more than 10 hosts, .*; use depth 0 or the scope any"):
+            with pytest.raises(
+                InvalidInput, match=r"seeds are on more than 10 hosts, .*; use depth 0 or the scope any"
+            ):
                 await bench.crawls.add_seeds(crawl.id, hosts)
         else:
             assert (await bench.crawls.add_seeds(crawl.id, hosts)).config.more_seeds == 20

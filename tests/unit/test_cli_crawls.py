@@ -70,6 +70,16 @@ def test_a_crawl_to_compare_with_may_be_abbreviated(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err.startswith("shoal: --since 'nothing' is not a crawl in this store; use a crawl that")
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"), [("--recrawl-of", "--since"), ("--max-depth", "--depth"), ("--max-seconds", "--max-time")]
+)
+def test_a_flag_that_is_named_like_a_field_is_recognised(
+    capsys: pytest.CaptureFixture[str], written: str, meant: str
+) -> None:
+    assert main(["crawl", "https://one.test/", written, "1"]) == 2
+    assert f"No such option '{written}' (did you mean '{meant}'?); see" in capsys.readouterr().err
+
+
 def test_a_running_crawl_without_a_process_says_so_in_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(_abandon("left"))
     assert main(["crawls", "ls", "--limit", "1"]) == 0

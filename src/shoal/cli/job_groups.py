@@ -48,7 +48,7 @@ FLAGS = {
     "--file",
     "seeds_file",
     metavar="FILE",
-    help=f"Read URLs from this file: {FORMAT_HELP}. Each 10,000 of them become a group.",
+    help=f"Read URLs from this file: {FORMAT_HELP}. More than 10,000 become several groups.",
 )
 @click.option("--rules", metavar="FILE", help="Rule set with the data to extract from each page.")
 @click.option("--header", "headers", multiple=True, metavar="H", help="Send this header, as NAME: VALUE. Repeatable.")

@@ -196,7 +196,7 @@ def _usage(error: click.ClickException) -> UsageError:
     context = error.ctx if isinstance(error, click.UsageError) else None
     path = context.command_path if context else "shoal"
     if isinstance(error, click.NoSuchOption) and context is not None and (meant := _flag_for(error, context.command)):
-        error.possibilities = [meant]
+        return UsageError(f"No such option '{error.option_name}' (did you mean '{meant}'?)", f'see "{path} --help"')
     problem = re.sub(r" (?:Did you mean|\(Did you mean) (.*)\?\)?$", r" (did you mean \1?)", error.format_message())
     return UsageError(problem.replace(". (", " (").rstrip("."), f'see "{path} --help"')
 
