@@ -176,7 +176,7 @@ async def test_a_resumed_crawl_takes_the_options_that_can_be_changed(site: Site,
         await anext(run)
     urls = [page.url async for page in shoal.crawl(resume="last", store=sqlite_url, speed="max", max_pages=12)]
     assert len(urls) == len(set(urls)) == 12
-    with pytest.raises(InvalidInput, match="^scope is not a known field"):
+    with pytest.raises(InvalidInput, match=r"^scope is not a known field"):
         shoal.crawl(resume=ID, store=sqlite_url, scope="any")
 
 

@@ -101,9 +101,11 @@ class CrawlStore:
         return None if row is None else _crawl(row)
 
     async def ids(self, tx: Tx, text: str) -> list[str]:
-        """Return the crawl with this id; without one, the newest crawl if the text is `last`, else up to two crawls
-        whose ids begin with it. Reads the ids of all crawls."""
-        return [row["id"] for row in await tx.all("crawl_ids", text=text, length=len(text))]
+        """Return the ids that a text may stand for: the newest one if it is `last`, else up to two that begin with it.
+        Reads the ids of all crawls."""
+        if text == "last" and (newest := await tx.value("newest_crawl_id")) is not None:
+            return [newest]
+        return [row["id"] for row in await tx.all("crawl_ids_like", text=text, length=len(text))]
 
     async def lock(self, tx: Tx, crawl_id: str) -> Crawl | None:
         """Return the crawl, locked until this transaction ends. Take this lock before any other."""

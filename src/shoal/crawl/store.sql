@@ -13,12 +13,13 @@ RETURNING *;
 -- One crawl.
 SELECT * FROM crawl WHERE id = :id;
 
--- name: crawl_ids
--- The crawl with this id, the newest one for the word `last`, or two crawls whose ids begin with the text.
-SELECT id FROM crawl
-WHERE id = :text OR (substr(id, 1, :length) = :text AND NOT EXISTS (SELECT 1 FROM crawl WHERE id = :text))
-   OR (:text = 'last' AND number = (SELECT max(number) FROM crawl) AND NOT EXISTS (SELECT 1 FROM crawl WHERE id = :text))
-ORDER BY number DESC LIMIT 2;
+-- name: newest_crawl_id
+-- The id of the newest crawl.
+SELECT id FROM crawl ORDER BY number DESC LIMIT 1;
+
+-- name: crawl_ids_like
+-- The ids of two crawls that begin with a text.
+SELECT id FROM crawl WHERE substr(id, 1, :length) = :text ORDER BY number DESC LIMIT 2;
 
 -- name: first_failure
 -- Return the first page of a crawl, from after :number to :upto, that failed, and its error message.

@@ -99,12 +99,14 @@ class CrawlReader:
     async def whole_id(self, text: str) -> str:
         """Return the id that a text abbreviates: `last` is the newest crawl, and the beginning of an id is enough if no
         other crawl has it. The text itself if there is no such crawl; raise if several have it."""
-        ids = await self._database.read(lambda tx: self.store.ids(tx, text))
-        if text in ids or not ids:
-            return text
+
+        async def look(tx: Tx) -> list[str]:
+            return [text] if await self.store.get(tx, text) is not None else await self.store.ids(tx, text)
+
+        ids = await self._database.read(look)
         if len(ids) > 1:
             raise InvalidInput(text, f"is the beginning of {ids[0]} and {ids[1]}", "write more of the id")
-        return ids[0]
+        return ids[0] if ids else text
 
     async def is_active(self, crawl_id: str) -> bool:
         """Return whether a crawl exists and has not ended."""
