@@ -10,6 +10,7 @@ from shoal.app import opened
 from shoal.base.errors import Interrupted, InvalidInput, NothingCrawled
 from shoal.base.settings_loader import load
 from shoal.crawl.crawl import Counts
+from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import CrawlState
 from shoal.pages.page import Page
@@ -30,15 +31,16 @@ def crawl(
     `options` are the fields of a crawl: `depth`, `max_pages`, `scope`, `include`, `speed`, and so on.
     `store` is a URL as in `DATABASE_URL`; the default is the store of the command line, so that each can resume the
     crawls of the other.
-    `resume` is the id of a crawl to resume: its stored pages come first, then the new ones.
+    `resume` is the id of a crawl to resume, or `last`: its stored pages come first, then the new ones. Options that can
+    be changed while a crawl runs, such as `speed` and `max_pages`, change it.
     `trust_seeds` allows seeds at private addresses; pass False to crawl public addresses only.
     """
     if resume is not None:
-        if seeds or options or id is not None:
+        if seeds or id is not None:
             raise InvalidInput(
-                "resume", "cannot be combined with seeds or options", "pass it alone; the crawl keeps its options"
+                "resume", "cannot be combined with seeds or an id", "leave them out; the crawl has its own"
             )
-        return CrawlRun(CrawlRequest(resume=resume), store)
+        return CrawlRun(CrawlRequest(resume=resume, change=CrawlChange.read(options) if options else None), store)
     if not seeds:
         raise InvalidInput("seeds", "are missing", "pass at least one URL")
     config = read_config({"seeds": list(seeds), **options})

@@ -42,7 +42,8 @@ def blocks(page: str, language: str) -> list[str]:
 
 @pytest.fixture
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
-    with Site(pages=getattr(request, "param", 1)) as site:  # at the default speed, one page per second
+    with Site(pages=getattr(request, "param", 1)) as site:
+        site.robots = "User-agent: *\nCrawl-delay: 1\n"  # the speed of a site that is not on this machine
         yield site
 
 

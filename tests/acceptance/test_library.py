@@ -148,7 +148,7 @@ async def test_a_completed_crawl_gives_its_pages_again(site: Site, sqlite_url: s
 
 
 async def test_a_crawl_that_another_has_is_refused(site: Site, sqlite_url: str) -> None:
-    async with shoal.crawl(site.address, depth=DEEP, store=sqlite_url, id=ID):
+    async with shoal.crawl(site.address, depth=DEEP, speed="normal", store=sqlite_url, id=ID):
         with pytest.raises(NotAllowed, match="another process"):
             await anext(shoal.crawl(resume=ID, store=sqlite_url))
     assert state_of(sqlite_url) == ("paused", "interrupted")
@@ -171,6 +171,15 @@ async def test_seeds_of_strangers_reach_no_private_address(site: Site, sqlite_ur
         await anext(shoal.crawl(site.address, store=sqlite_url, trust_seeds=False))
 
 
+async def test_a_resumed_crawl_takes_the_options_that_can_be_changed(site: Site, sqlite_url: str) -> None:
+    async with shoal.crawl(site.address, id=ID, store=sqlite_url, speed="slow", max_pages=9) as run:
+        await anext(run)
+    urls = [page.url async for page in shoal.crawl(resume="last", store=sqlite_url, speed="max", max_pages=12)]
+    assert len(urls) == len(set(urls)) == 12
+    with pytest.raises(InvalidInput, match=r"^scope is not a known field"):
+        shoal.crawl(resume=ID, store=sqlite_url, scope="any")
+
+
 async def test_a_crawl_that_nobody_knows_cannot_be_resumed(sqlite_url: str) -> None:
     with pytest.raises(NotFound):
         await anext(shoal.crawl(resume="nobody", store=sqlite_url))
@@ -183,7 +192,7 @@ async def test_a_crawl_that_nobody_knows_cannot_be_resumed(sqlite_url: str) -> N
         ({"depth": -1}, "depth cannot be"),
         ({"include": ["("]}, "not a regular expression"),
         ({"id": "a b"}, "is not a valid id"),
-        ({"resume": "x"}, "pass it alone"),
+        ({"resume": "x"}, "cannot be combined with seeds"),
     ],
 )
 def test_a_wrong_option_is_refused_at_once_by_its_name(options: dict[str, object], says: str) -> None:

@@ -272,7 +272,7 @@ def test_progress_is_on_stderr_and_the_summary_is_the_last_line_of_stdout(
     assert code == 0
     assert len(out.splitlines()) == 1
     assert json.loads(out)["pages"] == PAGES
-    assert " waiting, 0 errors, " in err
+    assert " queued, 0 errors, " in err
 
 
 def test_bodies_in_an_object_store_are_kept_exported_and_removed(

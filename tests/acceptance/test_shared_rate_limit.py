@@ -1,12 +1,15 @@
 """The rate limit of a host is shared: three processes crawl it on one store, checked by the site's log."""
 
+import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.support.fleet import Fleet
+from tests.support.fleet import Fleet, clean_environment
+from tests.support.processes import run_shoal
 from tests.support.site import Site, Visit
 
 PROCESSES = 3
@@ -43,6 +46,53 @@ def test_three_processes_keep_one_pace(store_url: str, tmp_path: Path) -> None:
     assert min(last - first for first, last in rows) >= (SOME - 1) * DELAY - LATE
     assert moments[-1] - moments[0] >= (len(moments) - 1) * DELAY - LATE
     assert site.times_asked("/robots.txt") <= PROCESSES
+
+
+COMPOSE = Path(__file__).parents[2] / "compose.yaml"
+ELSEWHERE = "http://host.invalid/"  # a seed that is not on this machine, so that the default is not `max`
+TIMEOUT = 60
+
+
+def crawled(folder: Path, store_url: str, site: Site, *words: str, **env: str) -> tuple[str, str]:
+    """Crawl four pages of the site; return the speed of the crawl and the first line of its output."""
+    done = run_shoal(
+        *("crawl", site.address, ELSEWHERE, "--sitemap", "off", "--max-pages", "4", "--id", "mine", *words),
+        cwd=folder,
+        env=clean_environment(folder) | {"DATABASE_URL": store_url} | env,
+        timeout=TIMEOUT,
+    )
+    assert done.returncode == 0, done.stderr
+    shown = run_shoal(
+        *("crawls", "show", "mine", "--store", store_url, "--json"),
+        cwd=folder,
+        env=clean_environment(folder),
+        timeout=TIMEOUT,
+    )
+    return json.loads(shown.stdout)["config"]["speed"], done.stderr.splitlines()[0]
+
+
+def test_the_environment_of_the_compose_file_allows_connections_and_keeps_the_delay(
+    store_url: str, tmp_path: Path
+) -> None:
+    worker = re.findall(r"^ +([A-Z_]*CONCURREN[A-Z_]+): (\d+)$", COMPOSE.read_text(), re.MULTILINE)
+    assert ("MAX_CONCURRENT_CURL", "15") in worker
+    with Site() as site:
+        speed, first = crawled(tmp_path, store_url, site, **dict(worker))
+    moments = [visit.at for visit in paced(site)]
+    assert len(moments) == 4
+    assert moments[-1] - moments[0] >= 3 - LATE
+    assert speed == "normal"
+    assert "at 1 request/s per host (the default; MAX_CONCURRENT_CURL allows 15 connections, but keeps" in first
+    assert first.endswith("`--speed fast` is 5/s.")
+
+
+def test_concurrency_without_a_speed_drops_the_delay(store_url: str, tmp_path: Path) -> None:
+    with Site() as site:
+        speed, first = crawled(tmp_path, store_url, site, "--concurrency", "3")
+    moments = [visit.at for visit in paced(site)]
+    assert moments[-1] - moments[0] < 1 + LATE
+    assert speed == "max"
+    assert "without a delay, over up to 3 connections per host (--concurrency without --speed or --delay)" in first
 
 
 def test_each_process_keeps_to_its_connections(store_url: str, tmp_path: Path) -> None:

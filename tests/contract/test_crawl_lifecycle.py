@@ -1007,3 +1007,69 @@ async def test_an_ended_crawl_that_shall_stop_is_not_told_to_go_on(bench: Bench)
     for act in (bench.crawls.resume, bench.crawls.start, bench.crawls.retry):
         with pytest.raises(StateConflict, match=f"retry its failed URLs with `shoal crawls retry {crawl.id} --all`"):
             await act(crawl.id)
+
+
+async def test_seeds_are_added_to_a_crawl_that_has_not_started(bench: Bench) -> None:
+    """Only the first seed of each host is kept among the options; the others are only in the frontier."""
+    config = CrawlConfig(seeds=["https://a.example/"], sitemap="off", start=False)
+    crawl = await bench.crawls.submit(config)
+    more = [f"https://{host}.example/{number}" for number in range(3000) for host in "ab"]
+    crawl = await bench.crawls.add_seeds(crawl.id, more)
+    assert crawl.config.seeds == ["https://a.example/", "https://b.example/0"]
+    assert crawl.config.more_seeds == 5999
+    again = await bench.crawls.add_seeds(crawl.id, more[:100])
+    assert again.config == crawl.config
+    status = await bench.crawls.get(crawl.id)
+    assert (status.counts.opened, status.crawl.state) == (6001, S.PENDING)
+    with pytest.raises(InvalidInput, match=r"seeds\[1\] 'ftp://x/' has a scheme other than"):
+        await bench.crawls.add_seeds(crawl.id, ["https://a.example/new", "ftp://x/"])
+    with pytest.raises(InvalidInput, match=r"seeds\[0\] has an address or port that is not allowed"):
+        await bench.crawls.add_seeds(crawl.id, ["http://127.0.0.1/"])
+    assert (await bench.crawls.get(crawl.id)).counts.opened == 6001
+    await bench.crawls.start(crawl.id)
+    with pytest.raises(StateConflict, match="queued, so it cannot get more seeds"):
+        await bench.crawls.add_seeds(crawl.id, ["https://a.example/new"])
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({}, 3),
+        ({"scope": "domain"}, 1),
+        ({"scope": "domain", "headers": {"X-Key": "1"}}, 3),
+        ({"scope": "prefix"}, 4),
+        ({"scope": "any"}, 0),
+        ({"scope": "page"}, 0),
+        ({"depth": 0}, 0),
+        ({"depth": 0, "headers": {"X-Key": "1"}}, 3),
+    ],
+)
+async def test_the_seeds_that_the_scope_needs_are_kept(bench: Bench, options: dict[str, Any], kept: int) -> None:
+    config = CrawlConfig(seeds=["https://a.example/x"], sitemap="off", start=False, **options)
+    crawl = await bench.crawls.submit(config)
+    more = [
+        "https://a.example/y",
+        "https://a.example/z/1",
+        "https://b.a.example/",
+        "http://a.example/",
+        "https://c.test/",
+    ]
+    added = (await bench.crawls.add_seeds(crawl.id, more)).config
+    assert (len(added.seeds) - 1, added.more_seeds) == (kept, len(more) - kept)
+
+
+async def test_seeds_on_too_many_hosts_are_refused_unless_nothing_depends_on_them(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.crawl.scope.MOST_SEEDS", 10)
+    hosts = [f"https://{number}.example/" for number in range(20)]
+    for depth in (0, 1):
+        config = CrawlConfig(seeds=["https://a.example/"], depth=depth, sitemap="off", start=False)
+        crawl = await bench.crawls.submit(config)
+        if depth:
+            with pytest.raises(
+                InvalidInput, match=r"seeds are on more than 10 hosts, .*; use depth 0 or the scope any"
+            ):
+                await bench.crawls.add_seeds(crawl.id, hosts)
+        else:
+            assert (await bench.crawls.add_seeds(crawl.id, hosts)).config.more_seeds == 20

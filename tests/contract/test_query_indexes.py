@@ -109,7 +109,7 @@ WHOLE = {
     **dict.fromkeys(("prune_listeners", "all_listeners"), "there are few controllers"),
     **dict.fromkeys(("least_taken", "forget_cursors", "webhooks", "due_webhooks"), "there are few webhooks and sinks"),
     **dict.fromkeys(("newest_jobs", "end_of_scan", "newest_of_run", "newest_dead", "newest_locked"), "its last row"),
-    **dict.fromkeys(("any_token", "turn_jobs", "last_crawl"), "its first row"),
+    **dict.fromkeys(("any_token", "turn_jobs", "last_crawl", "newest_crawl_id"), "its first row"),
     **dict.fromkeys(
         ("count_crawls", "count_jobs", "count_policies", "count_renderers", "rows_of_crawls"),
         "they count everything, and are asked by people",
@@ -118,6 +118,7 @@ WHOLE = {
     **dict.fromkeys(("all_nodes", "overdue_nodes", "count_nodes", "forget_lapses"), "they look at the whole fleet"),
     **dict.fromkeys(("waiting_commands", "expire_commands"), "an index of commands that are not answered yet"),
     "schema_version": "one row for each migration",
+    "crawl_ids_like": "the beginning of an id, asked by people on the machine of the store",
     "delete_stale_job_seats": "the sweep looks at every seat",
     "purge_dead": "an index of dead letters alone",
     **dict.fromkeys(("lock_admin_tokens", "expired_tokens"), "there are few tokens"),

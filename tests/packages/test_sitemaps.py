@@ -42,6 +42,38 @@ def robots(*lines: str) -> Answer:
     return 200, {"Content-Type": "text/plain"}, "\n".join(lines)
 
 
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/map", "application/xml"),
+        ("/map", "text/xml; charset=utf-8"),
+        ("/feed", "application/rss+xml"),
+        ("/post-sitemap.xml", "text/plain"),
+        ("/sitemaps/1.xml.gz", "application/gzip"),
+    ],
+)
+@pytest.mark.parametrize("sitemap", ["on", "off", "only"])
+async def test_a_seed_that_is_a_sitemap_is_read_as_one(crawler: Crawler, path: str, kind: str, sitemap: str) -> None:
+    answers: dict[str, Answer] = {}
+    site = with_pages(answers)
+    async with serving(site):
+        text = str(urlset(site, "/a", "/b")[2])
+        if kind.startswith("application/rss"):
+            items = "".join(f"<item><link>{site.url}/{name}</link></item>" for name in "ab")
+            text = f"<rss><channel>{items}</channel></rss>"
+        answers[path] = 200, {"Content-Type": kind}, gzip.compress(text.encode()) if path.endswith(".gz") else text
+        status = await crawler.crawl(site, path, sitemap=sitemap)
+    assert status.counts.pages == 3
+    assert not status.failed_seeds
+
+
+async def test_a_seed_that_is_another_file_is_only_a_page(crawler: Crawler, told: list[SitemapSettled]) -> None:
+    site = with_pages({"/a.json": (200, {"Content-Type": "application/json"}, "{}")})
+    async with serving(site):
+        assert (await crawler.crawl(site, "/a.json")).counts.pages == 1
+    assert told == []
+
+
 @pytest.fixture
 def told(crawler: Crawler) -> list[SitemapSettled]:
     found: list[SitemapSettled] = []

@@ -17,6 +17,7 @@ from shoal.base.ids import AnalysisId, CrawlId
 from shoal.crawl.crawl import CrawlConfig
 from shoal.extract.links import WrittenLink, WrittenLinks, pack_links
 from shoal.pages.page import Page
+from shoal.plan.policy import MOST_SITE_SEEDS
 from shoal.serve.bots import MOST_JOBS
 from shoal.serve.endpoint import Finder, routes_of, table_of
 from tests.support.controller import CRAWLS, ServedController, served_controller
@@ -196,6 +197,9 @@ async def ask_large_writes(measured: Measured, policy: str) -> None:
         await measured.ask(f"/api/v1/{path}", method=method, body=orjson.dumps(body))
 
     await send("POST", "crawls", seeds=URLS, include=PATTERNS)
+    held = orjson.dumps({"seeds": ["https://elsewhere.example/"], "start": False})
+    crawl = (await measured.ask("/api/v1/crawls", method="POST", body=held)).json
+    await send("POST", f"crawls/{crawl['id']}/seeds", seeds=URLS)
     await send("POST", "jobs", urls=URLS)
     lines = [orjson.dumps({"url": url, "frequency": "1h", "enabled": False}) for url in URLS]
     await measured.ask("/api/v1/policies/import", method="POST", body=b"\n".join(lines[:2_000]), headers=LINES)
@@ -204,11 +208,15 @@ async def ask_large_writes(measured: Measured, policy: str) -> None:
     await measured.post_form("/crawls/new", seeds="\n".join(URLS[:8_000]), include="\n".join(PATTERNS))
     await measured.post_form("/crawls/new/check", seeds="\n".join(URLS[:8_000]), include="\n".join(PATTERNS))
 
-    seeds = {"seeds": URLS[:100], "frequency": "1h", "enabled": False}
+    seeds = {"seeds": URLS[:MOST_SITE_SEEDS], "frequency": "1h", "enabled": False}
     options = {"include": PATTERNS}
     await send("PUT", f"policies/{policy}", **seeds, crawl_config=options)
     await send("PATCH", f"policies/{policy}", crawl_config=options)
-    form = {"seeds": "\n".join(URLS[:100]), "frequency": "1h", "crawl_config": orjson.dumps(options).decode()}
+    form = {
+        "seeds": "\n".join(URLS[:MOST_SITE_SEEDS]),
+        "frequency": "1h",
+        "crawl_config": orjson.dumps(options).decode(),
+    }
     await measured.post_form("/policies/new", **form)
     await measured.post_form(f"/policies/{policy}/edit", **form)
     rules = [{"metric": "broken_links", "op": "<=", "threshold": number} for number in range(200)]

@@ -16,6 +16,8 @@ from shoal.cli.main import main
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import NewUrl, key_of
+from shoal.crawl.lifecycle.crawl_status import LEFT
+from shoal.queue.job import local_lane
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +46,58 @@ def test_the_newest_crawl_stands_first(capsys: pytest.CaptureFixture[str]) -> No
         [name, "queued", "0", "-", "0", "2"] for name in ("three", "two", "one")
     ]
     assert rows[0].endswith("https://three.test/ and 1 more")
+
+
+def test_an_id_may_be_abbreviated(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, "show", "last")["id"] == "three"
+    assert told(capsys, "show", "tw")["id"] == "two"
+    assert told(capsys, "pause", "o")["id"] == "one"
+    assert main(["crawls", "show", "t"]) == 2
+    assert '"t" is the beginning of three and two; write more of the id' in capsys.readouterr().err
+    assert main(["crawls", "show", "x"]) == 5
+    assert 'crawl "x" does not exist' in capsys.readouterr().err
+    asyncio.run(_submit("t", "last"))
+    assert told(capsys, "show", "t")["id"] == "t"
+    asyncio.run(_submit("newer"))
+    assert told(capsys, "show", "last")["id"] == "last"
+
+
+def test_a_crawl_to_compare_with_may_be_abbreviated(capsys: pytest.CaptureFixture[str]) -> None:
+    told(capsys, "stop", "last")
+    added = told(capsys, "add", "https://three.test/", "--since", "last")
+    assert added["config"]["recrawl_of"] == "three"
+    assert main(["crawls", "add", "https://three.test/", "--since", "nothing"]) == 2
+    assert capsys.readouterr().err.startswith("shoal: --since 'nothing' is not a crawl in this store; use a crawl that")
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [("--recrawl-of", "--since"), ("--max-depth", "--depth"), ("--max-seconds", "--max-time")]
+)
+def test_a_flag_that_is_named_like_a_field_is_recognised(
+    capsys: pytest.CaptureFixture[str], written: str, meant: str
+) -> None:
+    assert main(["crawl", "https://one.test/", written, "1"]) == 2
+    assert f"No such option '{written}' (did you mean '{meant}'?); see" in capsys.readouterr().err
+
+
+def test_a_running_crawl_without_a_process_says_so_in_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    asyncio.run(_abandon("left"))
+    assert main(["crawls", "ls", "--limit", "1"]) == 0
+    assert "left  running (its process is gone)" in capsys.readouterr().out
+
+
+async def _abandon(crawl_id: str) -> None:
+    """Store a crawl whose process has died: it is running, and nobody renews the lease of its job."""
+    async with opened(
+        load({"SHOAL_LEASE": "100ms", "SHOAL_LEASE_EXTEND": "30ms", "SHOAL_LEASE_SWEEP": "50ms"}).settings
+    ) as app:
+        config = CrawlConfig(seeds=["https://left.test/"], sitemap="off")
+        await app.crawls.submit(config, crawl_id=CrawlId(crawl_id), named=["https://left.test/"], local=True)
+        [lease] = await app.queue.lease("gone", ["crawl"], [local_lane(crawl_id)], 1)
+        await app.database.run(lambda tx: app.crawls.started(tx, crawl_id, lease.fence.job_id))
+        async with asyncio.timeout(60):
+            while (await app.crawls.get(crawl_id)).crawl.state_reason != LEFT:
+                await app.clock.sleep(0.05)
 
 
 def test_a_list_goes_on_after_its_last_crawl(capsys: pytest.CaptureFixture[str]) -> None:

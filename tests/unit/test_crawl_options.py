@@ -11,7 +11,16 @@ from shoal.base.errors import InvalidInput
 from shoal.base.request_form import fields_of
 from shoal.cli import crawl as command
 from shoal.cli import options
-from shoal.cli.options import FLAGS, CrawlFlag, flag_of, given_values, read_header, read_seconds
+from shoal.cli.options import (
+    DURATION,
+    DURATION_OR_ZERO,
+    FLAGS,
+    CrawlFlag,
+    flag_of,
+    given_values,
+    read_header,
+    read_seconds,
+)
 from shoal.crawl.crawl import CrawlConfig
 from shoal.process.crawl_request import read_config, read_id
 
@@ -63,7 +72,8 @@ def test_help_comes_from_the_field_descriptions() -> None:
         (["--depth", "x"], "--depth cannot be 'x'; give a whole number from 0 to 10000"),
         (["--depth", "-1"], "--depth cannot be '-1'; give a whole number from 0 to 10000"),
         (["--scope", "planet"], "--scope cannot be 'planet'; give page, prefix, host, domain or any"),
-        (["--delay", "-1"], "--delay cannot be"),
+        (["--delay", "-1"], "--delay '-1' is not a duration; write a duration such as 10, 30s, 1.5m or 2h"),
+        (["--delay", "5000"], "--delay cannot be '5000.0'; give a number from 0 to 3600"),
         (["--exclude", "("], r"--exclude '\(' is not a regular expression"),
         (["--drop-param", "a=b"], '--drop-param contains "a=b", which is not a valid parameter name'),
         (["--keep-param", ""], '--keep-param contains "", which is not a valid parameter name'),
@@ -80,6 +90,30 @@ def test_a_flag_may_read_what_people_write() -> None:
     assert flag.value("2m") == 120
     with pytest.raises(InvalidInput, match="--max-time 'soon' is not a duration; write a duration such as 10m"):
         flag.value("soon")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("10", 10), ("0", 0), ("10s", 10), ("1.5m", 90), ("1m", 60), ("0.5", 0.5), ("500ms", 0.5)]
+)
+def test_durations_have_one_grammar_in_all_flags(text: str, seconds: float) -> None:
+    assert parsed("--delay", text).delay_seconds == seconds
+    if seconds:
+        assert parsed("--max-time", text).max_seconds == seconds
+        assert DURATION.convert(text, None, None) == seconds
+    assert DURATION_OR_ZERO.convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [("since", "recrawl_of"), ("max_time", "max_seconds"), ("urls", "seeds"), ("depht", "depth")]
+)
+def test_a_field_is_suggested_by_what_else_it_is_called(written: str, meant: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"^{written} is not a known field; the nearest one is {meant}\.$"):
+        read_config({"seeds": ["https://example.com/"], written: 1})
+
+
+def test_further_seeds_are_counted_by_shoal_alone() -> None:
+    with pytest.raises(InvalidInput, match=r"^more_seeds is counted by Shoal; leave it out\.$"):
+        read_config({"seeds": ["https://example.com/"], "more_seeds": 3})
 
 
 def test_repeated_pairs_become_a_table() -> None:

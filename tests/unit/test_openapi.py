@@ -22,6 +22,7 @@ DOCUMENTS = pytest.mark.parametrize(
 VERBS = (
     *(
         "create",
+        "add",
         "list",
         "show",
         "change",

@@ -3,6 +3,7 @@
 import os
 import sys
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -11,16 +12,19 @@ from shoal.base.clock import SystemClock
 from shoal.base.errors import NothingCrawled
 from shoal.base.ids import CrawlId
 from shoal.base.settings import LogSettings
+from shoal.base.settings_loader import load
 from shoal.base.url import Url
 from shoal.cli.output import exit_code_of, in_bytes, in_time, rows_of, summary
-from shoal.cli.progress import LiveLine, PlainLines, ProgressSnapshot, held_words
+from shoal.cli.progress import LiveLine, PlainLines, Progress, ProgressSnapshot, first_line, held_words
 from shoal.crawl import journal_messages as messages
 from shoal.crawl import states
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
+from shoal.crawl.engine.engine import NEXT_URL
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, Settled
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedSeed
+from shoal.crawl.scope import default_speed, seeds_of
 from shoal.crawl.states import CrawlState
 from shoal.hosts.rate import HeldHost
 from shoal.observe.log_messages import LogLevel
@@ -68,14 +72,102 @@ def seen(state: CrawlState, reason: str | None, counts: Counts, seconds: int | N
 
 def test_the_progress_line_shows_everything_and_marks_estimates() -> None:
     line = ", ".join(STANDING.words())
-    assert line == ("1,234 pages, 45.2/s, 500 waiting, 1 error, 27 s, about 3 min 4 s left, depth 2, 3 hosts")
+    assert line == ("1,234 pages, 45.2/s, 500 queued, 1 error, 27 s, about 3 min 4 s left, depth 2, 3 hosts")
     assert "about" not in ", ".join(replace(STANDING, seconds_left=None).words())
     held = held_words([HeldHost("http://b.example", 90_000_000, 503), HeldHost("http://a.example", 60_000_000, 429)])
-    assert "1,234 pages, http://a.example and 1 more on hold until 00:01:00 UTC, 500 waiting" in ", ".join(
+    assert "1,234 pages, http://a.example and 1 more on hold until 00:01:00 UTC, 500 queued" in ", ".join(
         replace(STANDING, held=held).words()
     )
     assert held_words([]) is None
     assert "2 to retry" in replace(STANDING, again=2).words()
+
+
+@pytest.mark.parametrize(
+    ("asked", "env", "words"),
+    [
+        ({}, {}, "at 1 request/s per host (the default); `--speed fast` is 5/s"),
+        ({"speed": "slow"}, {}, "at 1 request every 2 s per host (--speed slow); `--speed normal` is 1/s"),
+        ({"speed": "fast"}, {}, "at 5 requests/s per host (--speed fast); `--speed max` has no delay"),
+        ({"speed": "normal", "concurrency": 9}, {}, "at 1 request/s per host (--speed normal); `--speed fast` is 5/s"),
+        ({"delay_seconds": 0.3}, {}, "at 3.33 requests/s per host (--delay)"),
+        ({"delay_seconds": 0.3, "concurrency": 9}, {}, "at 3.33 requests/s per host (--delay)"),
+        (
+            {"concurrency": 1},
+            {},
+            "without a delay, over up to 1 connection per host (--concurrency without --speed or --delay);"
+            " `--speed normal` is 1/s",
+        ),
+        (
+            {"seeds": ["http://127.0.0.1/", "http://[::1]:8080/", "http://localhost/"]},
+            {"MAX_CONCURRENT_CURL": "7"},
+            "without a delay, over up to 7 connections per host (the default for a site on this machine);"
+            " `--speed normal` is 1/s",
+        ),
+        (
+            {"seeds": ["http://127.0.0.1/", "http://a.example/"]},
+            {"MAX_CONCURRENT_CURL": "7"},
+            "at 1 request/s per host (the default; MAX_CONCURRENT_CURL allows 7 connections, but keeps the delay);"
+            " `--speed fast` is 5/s",
+        ),
+    ],
+)
+def test_the_first_line_says_at_which_rate_and_why(asked: dict[str, Any], env: dict[str, str], words: str) -> None:
+    given = CrawlConfig(**{"seeds": ["http://a.example/"]} | asked)
+    stored = replace(given, speed=given.speed or default_speed(given, seeds_of(given)))
+    crawl = replace(seen(CrawlState.QUEUED, None, Counts()).crawl, config=stored)
+    more = " and 2 more" if len(given.seeds) == 3 else " and 1 more" if len(given.seeds) == 2 else ""
+    line = first_line(crawl, given, load(env).settings)
+    assert line == f"Crawling {given.seeds[0]}{more} (scope host) {words}."
+
+
+def test_the_first_line_of_a_resumed_crawl_names_it_and_its_speed() -> None:
+    paused = replace(
+        seen(CrawlState.PAUSED, "asked", Counts()).crawl, config=CrawlConfig(seeds=["http://u:p@a.example/"])
+    )
+    line = first_line(paused, None, load({}).settings)
+    assert line.startswith("Resuming mine: http://***@a.example/ (scope host) at 1 request/s per host (--speed normal)")
+    done = replace(paused, state=CrawlState.COMPLETED)
+    assert first_line(done, None, load({}).settings) == "Crawl mine is complete; its stored pages are read."
+
+
+class StandingCrawl:
+    """A crawl that does nothing: what its progress says depends only on what it waits for."""
+
+    def __init__(self, waits_for: str | None, held: list[HeldHost], again: int = 0) -> None:
+        status = seen(CrawlState.RUNNING, None, Counts(opened=4))
+        self.crawl = status.crawl
+        self.tally = CrawlTally(again=again, retried_after="503" if again else None)
+        self.waits_for = waits_for
+        self._status = status
+        self._held = held
+
+    async def status(self) -> CrawlStatus:
+        return self._status
+
+    async def held(self) -> list[HeldHost]:
+        return self._held
+
+
+@pytest.mark.parametrize(
+    ("crawl", "words"),
+    [
+        (StandingCrawl("robots.txt", []), ["0.0/s", "waiting for robots.txt"]),
+        (StandingCrawl("the renderer", []), ["0.0/s", "waiting for the renderer"]),
+        (StandingCrawl("the rate limit", []), ["0.0/s", "waiting for the rate limit"]),
+        (StandingCrawl(NEXT_URL, []), ["0.0/s", "waiting for the rate limit"]),
+        (StandingCrawl(NEXT_URL, [], again=4), ["0.0/s", "waiting for the retry of 4 URLs (last: 503)"]),
+        (StandingCrawl(NEXT_URL, [], again=3), ["0.0/s", "waiting for the rate limit"]),
+        (
+            StandingCrawl(NEXT_URL, [HeldHost("http://a.example", 60_000_000, 429)]),
+            ["http://a.example on hold until 00:01:00 UTC", "4 queued"],
+        ),
+        (StandingCrawl(None, []), ["0.0/s", "4 queued"]),
+    ],
+)
+async def test_the_progress_line_says_what_the_crawl_waits_for(crawl: StandingCrawl, words: list[str]) -> None:
+    progress = Progress(crawl, SystemClock(), PlainLines())
+    await progress.look()
+    assert progress.snapshot().words()[1:3] == words
 
 
 def test_a_failed_url_counts_as_waiting_for_a_retry_until_it_is_settled() -> None:

@@ -25,6 +25,7 @@ LONGEST = timedelta(days=3650)
 
 _MICROSECOND = timedelta(microseconds=1)
 _UNITS = {
+    "": timedelta(seconds=1),
     "ms": timedelta(milliseconds=1),
     "s": timedelta(seconds=1),
     "m": timedelta(minutes=1),
@@ -78,7 +79,8 @@ class LabelledProxy(NamedTuple):
 
 
 def read_duration(value: object) -> timedelta:
-    """Parse a duration such as `500ms 10s 2m 1h 7d`: longer than zero, at most ten years."""
+    """Parse a duration such as `10 500ms 10s 1.5m 1h 7d`: longer than zero, at most ten years. A bare number is in
+    seconds."""
     duration = read_pause(value)
     if not duration:
         raise ValueError("is zero or less")
@@ -89,6 +91,8 @@ def read_pause(value: object) -> timedelta:
     """Parse a duration that may also be `0s`."""
     if isinstance(value, timedelta):
         return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = f"{value:f}"
     if not isinstance(value, str):
         raise ValueError("is not a duration")
     return _pause_of(value)

@@ -58,6 +58,8 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Checks that the type of a field cannot express, by field name."""
     unquoted: ClassVar[frozenset[str]] = frozenset()
     """Fields whose values are never quoted in errors."""
+    also_called: ClassVar[Mapping[str, str]] = {}
+    """Other names of fields, such as flags, that an error about an unknown field understands."""
     raw: ClassVar[frozenset[str]] = frozenset()
     """Fields that may contain a NUL: the code that uses them stores them as JSON, or checks them itself."""
 
@@ -90,7 +92,7 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         known = fields_of(cls)
         for name in values:
             if name not in known:
-                close = nearest(name, known)
+                close = cls.also_called.get(name.replace("-", "_")) or nearest(name, known)
                 fix = f"the nearest one is {close}" if close else f"the known ones are {', '.join(known)}"
                 raise InvalidInput(called(shorten(name)), "is not a known field", fix if known else "leave it out")
         for name, field in known.items():

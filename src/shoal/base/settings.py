@@ -242,8 +242,8 @@ class CrawlSettings(SettingsSection):
     max_concurrent_curl: Whole = setting(
         "MAX_CONCURRENT_CURL",
         15,
-        "Maximum number of concurrent requests per crawl; if set, also per host, whatever the speed profile. The"
-        " profile's delay between requests stays.",
+        "Maximum number of concurrent requests per crawl; if set, also per host, whatever the speed. The delay between"
+        " requests stays that of the crawl's speed, unless the crawl sets a delay.",
         ge=1,
         le=1000,
     )
@@ -293,6 +293,13 @@ class CrawlSettings(SettingsSection):
         "Session parameters, in query or path, that new crawls remove from URLs.",
         shown="the built-in list",
     )
+
+    @property
+    def connections_words(self) -> str:
+        """The connections of a crawl, for the start line of a worker."""
+        if "max_concurrent_curl" in self.given:
+            return f"{self.max_concurrent_curl} per crawl and per host; the delay is that of the crawl's speed"
+        return f"{self.max_concurrent_curl} per crawl; those per host, and the delay, are those of its speed"
 
     def speed_profile(self, speed: Speed, concurrency: int | None = None) -> SpeedProfile:
         """Return the connections and delay of a profile; an explicit number overrides its connections."""

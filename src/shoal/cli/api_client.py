@@ -27,6 +27,7 @@ from shoal.base.errors import (
 )
 from shoal.base.settings import ClientSettings, Settings
 from shoal.base.settings_loader import load
+from shoal.base.text import shorten
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., Any])
@@ -43,6 +44,16 @@ PAGE = 200  # items per page of a list
 TIMEOUT = timedelta(seconds=60)
 FILE_TIMEOUT = timedelta(minutes=10)  # long: after a timeout, nobody knows whether the file was accepted
 LARGEST_ANSWER = 256_000_000
+MOST_SEARCHED = 5_000  # items of a list among which an abbreviated id is looked up
+LAST = "last"
+OLDEST_FIRST = "policy"  # its list; the others begin with the newest
+SEARCHED = {  # kinds whose ids can be abbreviated, and their lists
+    "analysis": "/api/v1/analyses",
+    "crawl": "/api/v1/crawls",
+    "job": "/api/v1/jobs",
+    "job group": "/api/v1/groups",
+    "policy": "/api/v1/policies",
+}
 LISTS = {
     "analysis": "shoal analyses ls",
     "crawl": "shoal crawls ls",
@@ -118,10 +129,12 @@ def with_api_target(command: C) -> C:
 
 
 class ApiClient:
-    """The REST API for commands; problem documents are raised as the errors they describe."""
+    """The REST API for commands; problem documents are raised as the errors they describe. A request for an object that
+    does not exist is repeated if its id is `last`, or the beginning of just one id."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
+        self._whole_ids: dict[str, str] = {}  # by their abbreviation in a path or query, quoted
 
     async def get(self, path: str, **query: Any) -> Any:
         given = [(name, value) for name, value in query.items() if value is not None]
@@ -146,8 +159,13 @@ class ApiClient:
     async def download(self, path: str, **query: Any) -> bytes:
         """Get a file."""
         given = {name: value for name, value in query.items() if value is not None}
-        status, answer = await self._send("GET", f"{path}?{urlencode(given)}", b"")
-        return answer if status == 200 else bytes(_decode("GET", status, answer))
+        while True:
+            target = self._with_whole_ids(f"{path}?{urlencode(given)}")
+            status, answer = await self._send("GET", target, b"")
+            try:
+                return answer if status == 200 else bytes(_decode("GET", status, answer))
+            except NotFound as error:
+                await self._learn_id(error)
 
     async def list(self, path: str, limit: int, **query: Any) -> tuple[list[Any], str | None]:
         """Return up to `limit` items of a list, from as many pages as needed, and the cursor of the rest."""
@@ -162,7 +180,38 @@ class ApiClient:
         return items, cursor
 
     async def _ask(self, method: str, target: str, body: Mapping[str, Any] | None = None) -> Any:
-        return _decode(method, *await self._send(method, target, b"" if body is None else orjson.dumps(body)))
+        content = b"" if body is None else orjson.dumps(body)
+        while True:
+            try:
+                return _decode(method, *await self._send(method, self._with_whole_ids(target), content))
+            except NotFound as error:
+                await self._learn_id(error)
+
+    def _with_whole_ids(self, target: str) -> str:
+        parts = re.split("([/?&=])", target) if self._whole_ids else [target]
+        return "".join([self._whole_ids.get(part, part) for part in parts])
+
+    async def _learn_id(self, error: NotFound) -> None:
+        """Learn the id that stands for one that does not exist; raise the error if there is none."""
+        kind, text = str(error.facts.get("kind")), str(error.facts.get("id"))
+        if kind not in SEARCHED or quote(text, safe="") in self._whole_ids:
+            raise error
+        if (found := await self._whole_id(kind, text)) == text:
+            raise error
+        self._whole_ids[quote(text, safe="")] = quote(found, safe="")
+
+    async def _whole_id(self, kind: str, text: str) -> str:
+        """Return the id for a text that is none: `last` is the newest, and the beginning of an id is enough if no other
+        one has it. The text itself if there is none; raise if several have it."""
+        items, more = await self.list(SEARCHED[kind], 1 if text == LAST else MOST_SEARCHED)
+        ids = [str(item["id"]) for item in items]
+        if text == LAST:
+            return text if kind == OLDEST_FIRST or not ids else ids[0]
+        found = [one for one in ids if one.startswith(text)]
+        if len(found) > 1 or (found and more is not None):
+            others = f"{found[0]} and {found[1]}" if len(found) > 1 else f"{found[0]} and perhaps others"
+            raise UsageError(f'"{shorten(text)}" is the beginning of {others}', "write more of the id")
+        return found[0] if found else text
 
 
 def _decode(method: str, status: int, answer: bytes) -> Any:

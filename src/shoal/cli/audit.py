@@ -34,9 +34,11 @@ from shoal.base.settings_loader import load
 from shoal.base.signals import Signal
 from shoal.base.text import plural, shorten, visible
 from shoal.cli.analyses import ReportFiles, note_written, report_flags
-from shoal.cli.crawl import CrawlCommand, crawl_request
+from shoal.cli.crawl import CrawlCommand, Display, crawl_request, found, quiet_option
 from shoal.cli.options import crawl_flags, given_values, read_file
 from shoal.cli.output import json_option, print_json, print_table
+from shoal.cli.progress import first_line
+from shoal.cli.seeds import Seeds, seeds_option
 from shoal.observe.logs import note
 from shoal.pages.export.output import Outputs
 from shoal.process.crawl_request import CrawlRequest
@@ -221,6 +223,7 @@ ANALYSIS_FAILED = 13
 
 @click.command(epilog="Example: shoal audit https://example.com/ --gate gate.toml")
 @click.argument("urls", nargs=-1, metavar="URL...")
+@seeds_option
 @crawl_flags
 @click.option("--gate", metavar="FILE", help="TOML or JSON file with the rules that the site must meet.")
 @click.option(
@@ -241,9 +244,11 @@ ANALYSIS_FAILED = 13
     help="Resume the crawl of an audit that was interrupted, or analyze a crawl that has ended.",
 )
 @click.option("--store", metavar="URL", help="Store: sqlite:////path or postgresql://…; overrides DATABASE_URL.")
+@quiet_option
 @json_option
 def audit(
     urls: Sequence[str],
+    seeds_file: str | None,
     gate: str | None,
     baseline: str | None,
     reports: ReportFiles,
@@ -252,25 +257,27 @@ def audit(
     commit_context: str | None,
     resume: str | None,
     store: str | None,
+    quiet: bool,
     as_json: bool,
     **options: Any,
 ) -> int:
     """Crawl a site, report what is wrong with it, and judge it by a gate. Exits with 10 if the gate failed, with 12
     if the crawl says too little about the site to judge it, and with 13 if an analyzer failed in every attempt."""
-    if bool(urls) == (resume is not None):
-        raise UsageError("Nothing to audit: give URLs, or --resume ID", 'see "shoal audit --help"')
+    seeds = Seeds(urls, seeds_file)
+    if bool(seeds) == (resume is not None):
+        raise UsageError("Nothing to audit: give URLs, --seeds FILE or --resume ID", 'see "shoal audit --help"')
     rules = None
     if gate is not None:
         text = read_file(gate, "the rules of a gate").decode("utf-8", "replace")
         rules = parse_gate(text, Path(gate).name)
-    found = None if commit is None else read_commit(commit, commit_context, os.environ)
-    request = crawl_request(urls, None, resume, given_values(options) | ({"analyze": True} if urls else {}))
+    ci_commit = None if commit is None else read_commit(commit, commit_context, os.environ)
+    request = crawl_request(seeds, None, resume, given_values(options) | ({"analyze": True} if seeds else {}))
     reports.check()
     reduce_collections()
     flags = {"--gate": gate, "--baseline": baseline, "--commit": commit, "--store": store}
     again = [word for flag, value in flags.items() if value is not None for word in (flag, value)]
-    results = AuditOutput(reports, annotations, as_json, store, again)
-    return uvloop.run(_audit(request, rules, baseline, found, results))
+    results = AuditOutput(reports, annotations, as_json, store, again, quiet)
+    return uvloop.run(_audit(request, rules, baseline, ci_commit, results))
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +289,7 @@ class AuditOutput:
     as_json: bool
     store: str | None
     again: Sequence[str]
+    quiet: bool
 
 
 async def _audit(
@@ -291,11 +299,12 @@ async def _audit(
     async with opened(settings, quiet(settings, _is_printed)) as app:
         if baseline is not None:
             await app.audit.analyses.check_baseline(baseline, called="--baseline")
-        crawl = await request.find(app)
+        crawl = await found(request, app)
         how_to_go_on = shlex.join(["shoal", "audit", "--resume", crawl.id, *output.again])
-        command = CrawlCommand(
-            app, crawl, Outputs(()), how_to_go_on=how_to_go_on, store=output.store, summary_form="aside"
-        )
+        if not output.quiet:
+            note(first_line(crawl, request.config, settings))
+        display = Display("aside", output.quiet)
+        command = CrawlCommand(app, crawl, Outputs(()), how_to_go_on=how_to_go_on, store=output.store, display=display)
         code = await command.run()
         options = AnalysisOptions(gate, commit=None if commit is None else commit.commit)
         async with _publishing(app):

@@ -4,6 +4,7 @@ import asyncio
 import os
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,8 +28,10 @@ from shoal.base.settings_loader import load
 from shoal.base.text import redact_url
 from shoal.cli.api_client import ApiTarget
 from shoal.cli.options import (
+    CHANGES,
     LINKS_HELP,
     OUTPUT_HELP,
+    changed_flag_of,
     crawl_flags,
     flag_of,
     given_values,
@@ -37,8 +40,10 @@ from shoal.cli.options import (
     table_flags,
 )
 from shoal.cli.output import exit_code_of, print_line, print_rows, rows_of, summary
-from shoal.cli.progress import Progress, Screen, screen
+from shoal.cli.progress import Progress, Screen, first_line, screen
+from shoal.cli.seeds import Seeds, seeds_option
 from shoal.crawl.crawl import Crawl, CrawlConfig
+from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import TERMINAL, WALKED, CrawlState
 from shoal.egress import Limits
@@ -50,12 +55,16 @@ from shoal.process.lifetime import StallWatch, quiet, reduce_collections
 from shoal.process.local_crawl import LocalCrawl
 
 SummaryForm = Literal["rows", "json", "aside"]  # aside: rows on stderr, because stdout gets another result
+quiet_option = click.option(
+    "-q", "--quiet", is_flag=True, help="Show no progress, only warnings, errors and the result."
+)
 
 AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C
 
 
 @click.command(epilog="Example: shoal crawl https://example.com/ --depth 2 --output pages.jsonl")
 @click.argument("urls", nargs=-1, metavar="URL...")
+@seeds_option
 @crawl_flags
 @click.option("-o", "--output", multiple=True, metavar="FILE", help=OUTPUT_HELP)
 @click.option("--links", multiple=True, metavar="FILE", help=LINKS_HELP)
@@ -73,11 +82,13 @@ AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C
     metavar="URL",
     help="Store: sqlite:////absolute/path, sqlite:///relative/path or postgresql://…; overrides DATABASE_URL.",
 )
+@quiet_option
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the summary as one JSON object, on the last line of stdout."
 )
 def crawl(
     urls: Sequence[str],
+    seeds_file: str | None,
     output: Sequence[str],
     links: Sequence[str],
     fields: str | None,
@@ -86,6 +97,7 @@ def crawl(
     crawl_id: str | None,
     resume: str | None,
     store: str | None,
+    quiet: bool,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -96,27 +108,39 @@ def crawl(
         given["keep_bodies"] = True
     if outputs.links and resume is None:
         given["links"] = True
-    request = crawl_request(urls, crawl_id, resume, given)
+    request = crawl_request(Seeds(urls, seeds_file), crawl_id, resume, given)
     reduce_collections()
     flags = {"DATABASE_URL": store, "SHOAL_SCREENSHOTS": screenshots and str(Path(screenshots).absolute())}
     if request.config is not None:  # before anything is stored
         outputs.fit(table_of(request.config, *chosen))
-    how = _words(output, links, fields, explode)
-    return uvloop.run(_crawl(request, flags, outputs, chosen, how, as_json))
+    how, display = _words(output, links, fields, explode), Display("json" if as_json else "rows", quiet)
+    return uvloop.run(_crawl(request, flags, outputs, chosen, how, display))
 
 
-def crawl_request(urls: Sequence[str], crawl_id: str | None, resume: str | None, given: dict[str, Any]) -> CrawlRequest:
-    """Read what to crawl, or which crawl to resume."""
-    if bool(urls) == (resume is not None):
-        raise UsageError("Nothing to crawl: give URLs, or --resume ID", 'see "shoal crawl --help"')
+def crawl_request(seeds: Seeds, crawl_id: str | None, resume: str | None, given: dict[str, Any]) -> CrawlRequest:
+    """Read what to crawl, or which crawl to resume and what to change of it."""
+    if bool(seeds) == (resume is not None):
+        raise UsageError("Nothing to crawl: give URLs, --seeds FILE or --resume ID", 'see "shoal crawl --help"')
     if resume is None:
-        config = read_config({"seeds": list(urls), **given}, flag_of)
-        return CrawlRequest(config, None if crawl_id is None else read_id(crawl_id, "--id"))
+        config = read_config({"seeds": [seed.url for seed in seeds.first], **given}, flag_of)
+        wanted = None if crawl_id is None else read_id(crawl_id, "--id")
+        more = ([seed.url for seed in batch] for batch in seeds.more()) if seeds.has_more else None
+        return CrawlRequest(config, wanted, more=more)
     if crawl_id is not None:
         raise UsageError("--id and --resume cannot be combined", "pass one of them")
-    if given:
-        note(f"A resumed crawl keeps its options; ignored: {names_of(list(given))}")
-    return CrawlRequest(resume=read_id(resume, "--resume"))
+    changed = {name: value for name, value in given.items() if name in CHANGES}
+    if ignored := [name for name in given if name not in CHANGES]:
+        note(f"A resumed crawl keeps these options; ignored: {names_of(ignored)}")
+    change = CrawlChange.read(changed, strict=False, called=changed_flag_of) if changed else None
+    return CrawlRequest(resume=read_id(resume, "--resume"), change=change)
+
+
+@dataclass(frozen=True, slots=True)
+class Display:
+    """What the user sees: the form of the summary, and whether progress is shown."""
+
+    summary_form: SummaryForm = "rows"
+    quiet: bool = False
 
 
 def table_of(config: CrawlConfig, fields: Sequence[str] | None, explode: str | None) -> PageTable:
@@ -130,16 +154,20 @@ async def _crawl(
     outputs: Outputs,
     chosen: tuple[Sequence[str] | None, str | None],
     words: Sequence[str],
-    as_json: bool,
+    display: Display,
 ) -> int:
     settings = load(flags).settings
     if request.config is not None:
         outputs.check(may_overwrite())
     async with opened(settings, quiet(settings)) as app:
-        crawl = await request.find(app)
+        if request.more is not None and not display.quiet:
+            note("Adding the seeds of the file.")
+        crawl = await found(request, app)
         if request.config is None:
             outputs.fit(table_of(crawl.config, *chosen))
             outputs.check(may_overwrite())
+        if not display.quiet:
+            note(first_line(crawl, request.config, settings))
         outputs.check_bodies(crawl.id, crawl.config.keep_bodies)
         outputs.check_links(crawl.id, crawl.config.links)
         store = flags["DATABASE_URL"]
@@ -149,7 +177,7 @@ async def _crawl(
             outputs,
             how_to_go_on=_how_to_go_on(crawl.id, store, words),
             store=store,
-            summary_form="json" if as_json else "rows",
+            display=display,
         )
         return await command.run()
 
@@ -159,6 +187,14 @@ def _words(output: Sequence[str], links: Sequence[str], fields: str | None, expl
     given = [("--output", name) for name in output] + [("--links", name) for name in links]
     given += [(flag, value) for flag, value in (("--fields", fields), ("--explode", explode)) if value is not None]
     return [word for pair in given for word in pair]
+
+
+async def found(request: CrawlRequest, app: App) -> Crawl:
+    """Return the crawl that was asked for; an error names the flag that is wrong."""
+    try:
+        return await request.find(app)
+    except InvalidInput as error:
+        raise error.called(flag_of) from None
 
 
 def _how_to_go_on(crawl_id: str, store: str | None, outputs: Sequence[str]) -> str:
@@ -177,15 +213,15 @@ class CrawlCommand:
         *,
         how_to_go_on: str,
         store: str | None,
-        summary_form: SummaryForm = "rows",
+        display: Display,
     ) -> None:
         self._app = app
         self._crawl = crawl
         self._outputs = outputs
         self._how_to_go_on = how_to_go_on
         self._target = ApiTarget(store)
-        self._as_json = summary_form == "json"
-        self._to_stdout = summary_form != "aside" and not outputs.to_stdout  # where the summary goes
+        self._display = display
+        self._to_stdout = display.summary_form != "aside" and not outputs.to_stdout  # where the summary goes
         self._screen: Screen | None = None
         self._local_crawl: LocalCrawl | None = None
         self._main = asyncio.current_task()
@@ -240,7 +276,7 @@ class CrawlCommand:
             await self._outputs.write_links(links.records())
 
     async def _follow(self, local_crawl: LocalCrawl) -> None:
-        self._screen = screen()
+        self._screen = screen(quiet=self._display.quiet)
         longest = self._app.settings.work.child_silence.total_seconds()
         watch = StallWatch(longest, self._how_to_go_on, self._app.clock, note)
         with watch:
@@ -291,7 +327,7 @@ class CrawlCommand:
             totals["not_rendered"] = count
             note(f"Pages that need a browser, but were read without one: {count}")
         to_stdout = self._to_stdout
-        if self._as_json:
+        if self._display.summary_form == "json":
             print_line(totals, to_stdout=to_stdout)
         else:
             print_rows(rows_of(status, totals, self._outputs.locations), to_stdout=to_stdout)

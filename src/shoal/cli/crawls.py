@@ -28,7 +28,9 @@ from shoal.cli.output import (
     to_the_second,
 )
 from shoal.cli.root import CommandGroup
+from shoal.cli.seeds import Seeds, seeds_option
 from shoal.crawl.lifecycle.change import CrawlChange
+from shoal.crawl.lifecycle.crawl_status import LEFT
 from shoal.crawl.lifecycle.failed_urls import FailedSeed, FailedUrls
 from shoal.crawl.lifecycle.failed_urls import in_words as seeds_in_words
 from shoal.crawl.states import DRAINED_PARTLY, CrawlState, reason_text
@@ -41,6 +43,7 @@ CRAWLS = "/api/v1/crawls"
 
 @click.command(epilog="Example: shoal crawls add https://example.com/ --max-pages 500 --project shop --wait")
 @click.argument("urls", nargs=-1, metavar="URL...")
+@seeds_option
 @add_flags
 @click.option(
     "--hold", is_flag=True, help="Store the crawl without starting it; start it with `shoal crawls start ID`."
@@ -50,17 +53,27 @@ CRAWLS = "/api/v1/crawls"
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the crawl, or with --wait its summary, as one JSON object."
 )
-def add(urls: Sequence[str], hold: bool, wait: bool, target: ApiTarget, as_json: bool, **options: Any) -> int:
+def add(
+    urls: Sequence[str],
+    seeds_file: str | None,
+    hold: bool,
+    wait: bool,
+    target: ApiTarget,
+    as_json: bool,
+    **options: Any,
+) -> int:
     """Start a crawl on the workers and print its id. To crawl in this process, use `shoal crawl`."""
-    if not urls:
-        raise UsageError("No URL given", "give at least one URL to start from")
+    seeds = Seeds(urls, seeds_file)
+    if not seeds:
+        raise UsageError("No URL given", "give at least one URL to start from, or --seeds FILE")
     if hold and wait:
         raise UsageError("--hold and --wait cannot be combined", "leave one of them out")
     given = added_values(options)
-    wanted = read_config({"seeds": list(urls), **given}, added_flag_of).plain()
-    body = {name: wanted[name] for name in ("seeds", *given)} | ({"start": False} if hold else {})
+    wanted = read_config({"seeds": [seed.url for seed in seeds.first], **given}, added_flag_of).plain()
+    body = {name: wanted[name] for name in ("seeds", *given)} | ({"start": False} if hold or seeds.has_more else {})
+
     try:
-        crawl = run_on(target, lambda api: api.post(CRAWLS, body), existing=False)
+        crawl = run_on(target, lambda api: _created(api, body, seeds, hold=hold), existing=False)
     except InvalidInput as error:
         raise error.called(added_flag_of) from None
     if wait:
@@ -72,6 +85,25 @@ def add(urls: Sequence[str], hold: bool, wait: bool, target: ApiTarget, as_json:
         note(f"The crawl is {crawl['state']}; follow it with `{target.command('crawls', 'watch', crawl['id'])}`.")
         print(crawl["id"], flush=True)
     return 0
+
+
+async def _created(api: ApiClient, body: dict[str, Any], seeds: Seeds, *, hold: bool) -> dict[str, Any]:
+    """Create a crawl, and add the seeds that do not fit into the request before it starts."""
+    if "recrawl_of" in body:
+        with suppress(NotFound):  # the server says what is wrong with it
+            body["recrawl_of"] = (await api.get(at(CRAWL, body["recrawl_of"])))["id"]
+    crawl: dict[str, Any] = await api.post(CRAWLS, body)
+    if not seeds.has_more:
+        return crawl
+    path = at(CRAWL, crawl["id"])
+    note(f"Adding {seeds.count:,} seeds to {crawl['id']}.")
+    try:
+        for batch in seeds.more():
+            crawl = await api.post(f"{path}/seeds", {"seeds": [seed.url for seed in batch]})
+        return crawl if hold else await api.post(f"{path}/start")
+    except BaseException:
+        await api.post(f"{path}/stop")  # some of its seeds are missing
+        raise
 
 
 POLITE = ["host", "pages", "per second", "delay", "robots.txt", "version", "asked delay", "pauses", "paused"]
@@ -254,19 +286,21 @@ def _move(target: ApiTarget, crawl_id: str, verb: str, as_json: bool, body: Mapp
     print_answer(crawl, f"{crawl['id']} is {crawl['state']}.", as_json=as_json)
 
 
-def _seeds(seeds: list[str]) -> str:
-    return seeds[0] if len(seeds) == 1 else f"{seeds[0]} and {len(seeds) - 1} more"
+def _seeds(crawl: dict[str, Any]) -> str:
+    seeds, more = crawl["seeds"], len(crawl["seeds"]) - 1 + crawl["config"].get("more_seeds", 0)
+    return f"{seeds[0]} and {more:,} more" if more else str(seeds[0])
 
 
+SHORT_REASONS = {DRAINED_PARTLY: " (partly)", LEFT: " (its process is gone)"}
 LISTED: Columns = {
     "id": "id",
-    "state": lambda crawl: crawl["state"] + (" (partly)" if crawl["state_reason"] == DRAINED_PARTLY else ""),
+    "state": lambda crawl: crawl["state"] + SHORT_REASONS.get(crawl["state_reason"], ""),
     "pages": "pages",
     "responses": lambda crawl: str(in_classes(crawl["responses"], crawl["not_modified"])) or "-",
     "errors": "errors",
     "queued": "queued",
     "created": "created_at",
-    "seed": lambda crawl: _seeds(crawl["seeds"]),
+    "seed": _seeds,
 }
 
 

@@ -188,7 +188,7 @@ async def _dump(settings: Settings, crawl_id: str, file: "DumpFile | DumpToStdou
     lines = 0
     async with opened(settings, quiet(settings), existing=True) as app:
         try:
-            async for line in app.crawl_dump.dump(crawl_id, secrets=with_secrets):
+            async for line in app.crawl_dump.dump(await app.crawls.whole_id(crawl_id), secrets=with_secrets):
                 if not lines:
                     file.open()  # a crawl that cannot be dumped leaves no file
                 file.write(line)
@@ -333,7 +333,7 @@ class _Export:
 
 async def _from_store(settings: Settings, order: _Export) -> tuple[int, int]:
     async with opened(settings, quiet(settings), existing=True) as app:
-        crawl = (await app.crawls.get(order.crawl_id)).crawl
+        crawl = (await app.crawls.get(await app.crawls.whole_id(order.crawl_id))).crawl
         config = crawl.config
         order.check(
             config.rules,

@@ -9,11 +9,11 @@ from typing import Any
 import click
 
 from shoal.base.clock import Clock, SystemClock, to_micros
-from shoal.base.errors import BackendUnavailable, InvalidInput, WaitTimedOut
+from shoal.base.errors import BackendUnavailable, WaitTimedOut
 from shoal.base.ids import CrawlId
-from shoal.base.parsing import read_duration
-from shoal.base.text import shorten, visible
+from shoal.base.text import visible
 from shoal.cli.api_client import PAGE, ApiClient, ApiTarget, at, run_on, with_api_target
+from shoal.cli.options import DURATION
 from shoal.cli.output import (
     exit_code_of,
     print_answer,
@@ -95,12 +95,17 @@ def watch(crawl_id: str, target: ApiTarget, as_json: bool) -> int:
 
 @click.command(epilog="Example: shoal crawls wait ID --timeout 2h")
 @click.argument("crawl_id", metavar="ID")
-@click.option("--timeout", metavar="D", help="Stop waiting after this long, such as 30s, 10m or 2h.  [default: never]")
+@click.option(
+    "--timeout",
+    type=DURATION,
+    metavar="D",
+    help="Stop waiting after this long, such as 30s, 10m or 2h.  [default: never]",
+)
 @with_api_target
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
-def wait(crawl_id: str, timeout: str | None, target: ApiTarget, as_json: bool) -> int:
+def wait(crawl_id: str, timeout: float | None, target: ApiTarget, as_json: bool) -> int:
     """Wait until a crawl ends or is paused. The exit code is that of `shoal crawl`, or 6 after the timeout."""
-    return at_its_end(target, crawl_id, as_json, None if timeout is None else duration_of(timeout).total_seconds())
+    return at_its_end(target, crawl_id, as_json, timeout)
 
 
 def at_its_end(target: ApiTarget, crawl_id: str, as_json: bool, timeout_seconds: float | None = None) -> int:
@@ -151,6 +156,7 @@ class RemoteCrawl:
     api: ApiClient
     crawl: Crawl
     tally: CrawlTally = field(default_factory=CrawlTally)
+    waits_for: None = None  # known only to the process that crawls
 
     async def status(self) -> CrawlStatus:
         return await _status(self.api, self.crawl.id)
@@ -230,10 +236,3 @@ def _looking(target: ApiTarget, look: Callable[[ApiClient, Clock], Awaitable[int
 
 def _line(line: dict[str, Any]) -> str:
     return f"{to_the_second(line['timestamp'])} {line['level'].upper():<7} {visible(line['msg'])}"
-
-
-def duration_of(text: str) -> timedelta:
-    try:
-        return read_duration(text)
-    except ValueError as error:
-        raise InvalidInput("--timeout", f"{shorten(text)!r} {error}", "write it as 30s, 10m or 2h") from None

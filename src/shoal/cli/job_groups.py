@@ -1,7 +1,7 @@
 """`shoal jobs add`, `results`, `groups`, `cancel-group`: create page jobs from URLs, and read their results."""
 
 import asyncio
-import sys
+from collections.abc import AsyncIterator
 from typing import Any
 
 import click
@@ -10,8 +10,7 @@ from shoal.base.clock import SystemClock
 from shoal.base.errors import InvalidInput, ShoalError, UsageError, WaitTimedOut
 from shoal.base.text import plural
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on
-from shoal.cli.crawls_follow import duration_of
-from shoal.cli.options import read_file, read_header, read_label, read_rules_file, with_urls_named
+from shoal.cli.options import DURATION, read_header, read_label, read_rules_file, with_urls_named
 from shoal.cli.output import (
     Columns,
     api_options,
@@ -21,8 +20,9 @@ from shoal.cli.output import (
     print_list,
     state_option,
 )
+from shoal.cli.seeds import FORMAT_HELP, Seed, Seeds, batches
 from shoal.observe.logs import note
-from shoal.page_jobs.spec import GroupState
+from shoal.page_jobs.spec import MOST_URLS, GroupState
 
 JOBS = "/api/v1/jobs"
 GROUPS = "/api/v1/groups"
@@ -44,52 +44,83 @@ FLAGS = {
 
 @click.command(epilog="Example: shoal jobs add --file urls.txt --rules shop.toml --wait")
 @click.argument("urls", metavar="URL…", nargs=-1)
-@click.option("--file", metavar="FILE", help="Read URLs from this file, one per line; - is stdin.")
+@click.option(
+    "--seeds",
+    "--file",
+    "seeds_file",
+    metavar="FILE",
+    help=f"Read URLs from this file: {FORMAT_HELP}. More than 10,000 become several groups.",
+)
 @click.option("--rules", metavar="FILE", help="Rule set with the data to extract from each page.")
 @click.option("--header", "headers", multiple=True, metavar="H", help="Send this header, as NAME: VALUE. Repeatable.")
 @click.option("--js", is_flag=True, help="Render the pages in a browser; the jobs wait for a worker that has one.")
 @click.option("--proxy", metavar="LABEL", help="Use this proxy, by its label in SHOAL_PROXIES.")
-@click.option("--timeout", type=float, metavar="S", help="Timeout per request, in seconds.")
+@click.option("--timeout", type=DURATION, metavar="D", help="Timeout per request, such as 10s or 1.5m.")
 @click.option("--group", metavar="ID", help="Id of the job group.  [default: generated]")
 @click.option("--priority", type=int, metavar="N", help="Priority from 0 to 100; higher runs first.  [default: 50]")
 @click.option("--retries", type=int, metavar="N", help="Retry a failed page up to N times.")
 @click.option("--project", metavar="NAME", help="Project that the group belongs to.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Add this label. Repeatable.")
 @click.option("--wait", is_flag=True, help="Wait until all jobs have ended; exit with 1 unless all succeeded.")
-@click.option("--wait-timeout", metavar="D", help="With --wait, stop waiting after this long, such as 30s, 10m or 2h.")
+@click.option(
+    "--wait-timeout",
+    type=DURATION,
+    metavar="D",
+    help="With --wait, stop waiting after this long, such as 30s, 10m or 2h.",
+)
 @api_options
 def add(
     urls: tuple[str, ...],
-    file: str | None,
+    seeds_file: str | None,
     wait: bool,
-    wait_timeout: str | None,
+    wait_timeout: float | None,
     target: ApiTarget,
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Create a page job for each URL. All are in one group, whose id is printed."""
-    given = [(text, "") for text in urls] + ([] if file is None else _lines_of(file))
-    if not given:
-        raise UsageError("No URL given", "pass URLs, or a file with --file")
-    body = _request_body([text for text, _ in given], options)
-    timeout_seconds = None if wait_timeout is None else duration_of(wait_timeout).total_seconds()
+    """Create a page job for each URL. All are in one group, whose id is printed; more than 10,000 are in several."""
+    seeds = Seeds(urls, seeds_file)
+    if not seeds:
+        raise UsageError("No URL given", "pass URLs, or a file with --seeds")
+    common = _request_body(options)
 
-    async def work(api: ApiClient) -> dict[str, Any]:
-        made: dict[str, Any] = await api.post(JOBS, body)
-        if not as_json:
-            note(f"Created {plural(made['total'], 'job')} in {made['id']}.")
-        return await _until_over(api, made, timeout_seconds) if wait else made
+    async def work(api: ApiClient) -> list[dict[str, Any]]:
+        made = [group async for group in _created(api, seeds, common, is_told=not as_json)]
+        if not wait:
+            return made
+        clock = SystemClock()
+        ends_at = None if wait_timeout is None else clock.monotonic() + wait_timeout
+        return [
+            await _until_over(api, group, None if ends_at is None else ends_at - clock.monotonic()) for group in made
+        ]
 
-    try:
-        group = run_on(target, work, existing=False)
-    except InvalidInput as error:
-        raise _named(error, given) from None
-    print_answer(group, group["id"], as_json=as_json)
+    groups = run_on(target, work, existing=False)
+    for group in groups:
+        print_answer(group, group["id"], as_json=as_json)
     if not wait:
         return 0
     if not as_json:
-        note(f"{group['state'].capitalize()}: {_counts(group)}.")
-    return 0 if group["jobs"].get("done", 0) == group["total"] else 1
+        for group in groups:
+            note(f"{group['state'].capitalize()}: {_counts(group)}.")
+    return 0 if all(group["jobs"].get("done", 0) == group["total"] for group in groups) else 1
+
+
+async def _created(
+    api: ApiClient, seeds: Seeds, common: dict[str, Any], *, is_told: bool
+) -> AsyncIterator[dict[str, Any]]:
+    """Create the groups, one unless there are too many URLs, and yield each."""
+    parts = [list(seeds)] if seeds.count <= MOST_URLS else batches(iter(seeds))
+    for number, part in enumerate(parts, 1):
+        body = common | {"urls": [seed.url for seed in part]}
+        if number > 1 and "group" in common:
+            body["group"] = f"{common['group']}-{number}"
+        try:
+            group = await api.post(JOBS, body)
+        except InvalidInput as error:
+            raise _named(error, part) from None
+        if is_told:
+            note(f"Created {plural(group['total'], 'job')} in {group['id']}.")
+        yield group
 
 
 @click.command(epilog="Example: shoal jobs results grp_… > results.jsonl")
@@ -163,7 +194,7 @@ async def _until_over(api: ApiClient, group: dict[str, Any], timeout_seconds: fl
                     is_quiet = False
                     await _explain_wait(api, group["id"])
     except TimeoutError:
-        raise WaitTimedOut(f"The end of {group['id']}", timeout_seconds or 0) from None
+        raise WaitTimedOut(f"The end of {group['id']}", max(0.0, timeout_seconds or 0.0)) from None
     return group
 
 
@@ -174,22 +205,10 @@ async def _explain_wait(api: ApiClient, group_id: str) -> None:
     note(f"No job has started yet: {found['explanation']}")
 
 
-def _lines_of(file: str) -> list[tuple[str, str]]:
-    """Return the URLs of a file, each with its line; skip empty lines and those that begin with #."""
-    data = sys.stdin.buffer.read() if file == "-" else read_file(file, "one URL per line")
-    try:
-        lines = data.decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError:
-        raise InvalidInput("--file", f"{file} is not UTF-8 text", "save it as UTF-8, one URL per line") from None
-    numbered = [(line.strip(), f"line {number} of {file}") for number, line in enumerate(lines, 1)]
-    return [(text, place) for text, place in numbered if text and not text.startswith("#")]
-
-
-def _request_body(urls: list[str], options: dict[str, Any]) -> dict[str, Any]:
+def _request_body(options: dict[str, Any]) -> dict[str, Any]:
     config = {"js_required": options["js"] or None, "timeout_hint": options["timeout"], "proxy": options["proxy"]}
     config["headers"] = dict(_header(text) for text in options["headers"]) or None
     body = {
-        "urls": urls,
         "crawl_config": {name: value for name, value in config.items() if value is not None} or None,
         "rule_set": None if options["rules"] is None else read_rules_file(options["rules"]),
         "group": options["group"],
@@ -215,10 +234,10 @@ def _label(text: str) -> tuple[str, str]:
         raise InvalidInput("--label", f"{text!r} {error}", "write it as name=value") from None
 
 
-def _named(error: InvalidInput, given: list[tuple[str, str]]) -> ShoalError:
+def _named(error: InvalidInput, given: list[Seed]) -> ShoalError:
     """Return the error in the words of the command line: its flags, URLs, and lines of the file."""
     if str(error.facts.get("field", "")).startswith("urls["):
-        return with_urls_named(error, "urls", [place or url for url, place in given])
+        return with_urls_named(error, "urls", [seed.place or seed.url for seed in given])
     return error.called(lambda field: FLAGS.get(field, field))
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import click
 
 from shoal.base.errors import InvalidInput, UsageError
-from shoal.base.parsing import read_duration
 from shoal.base.text import plural
 from shoal.cli import job_groups
 from shoal.cli.api_client import ApiTarget, at, run_on
+from shoal.cli.options import DURATION
 from shoal.cli.output import (
     Columns,
     api_options,
@@ -110,14 +110,16 @@ def cancel(job_id: str, target: ApiTarget, as_json: bool) -> None:
 @click.option("--dead", is_flag=True, help="Remove dead letters: jobs that failed or expired.")
 @_state
 @_kind
-@click.option("--older-than", metavar="D", help="Remove only jobs that ended longer ago than this, such as 7d.")
+@click.option(
+    "--older-than", type=DURATION, metavar="D", help="Remove only jobs that ended longer ago than this, such as 7d."
+)
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Remove at most about N jobs.")
 @api_options
 def purge(
     dead: bool,
     state: str | None,
     kind: str | None,
-    older_than: str | None,
+    older_than: float | None,
     limit: int | None,
     target: ApiTarget,
     as_json: bool,
@@ -127,7 +129,8 @@ def purge(
         raise UsageError("Nothing selected to purge", "give --dead, or --state done, failed, expired or cancelled")
     if state is not None and JobState(state) not in TERMINAL:
         raise InvalidInput("--state", f"cannot be {state}", "only jobs that have ended can be purged")
-    which = _given(state=state, kind=kind, older_than_seconds=_seconds(older_than), limit=limit) | {"dead": dead}
+    age = None if older_than is None else int(older_than)
+    which = _given(state=state, kind=kind, older_than_seconds=age, limit=limit) | {"dead": dead}
     answer = run_on(target, lambda api: api.post(f"{JOBS}/purge", which))
     print_answer(answer, f"{plural(answer['purged'], 'job')} removed.", as_json=as_json)
 
@@ -172,15 +175,6 @@ def _check_choice(job_id: str | None, dead: bool) -> None:
 
 def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _seconds(text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        return int(read_duration(text).total_seconds())
-    except ValueError as error:
-        raise InvalidInput("--older-than", f'is "{text}", which {error}', "write it as 30m, 12h or 7d") from None
 
 
 def _move(target: ApiTarget, job_id: str, verb: str, as_json: bool) -> None:

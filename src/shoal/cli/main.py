@@ -1,4 +1,4 @@
-"""The entry point of `shoal`. Handles `--version` itself, to be fast, and passes everything else to `root`."""
+"""The entry point of `shoal`. Handles `--version` and `-V` itself, to be fast, and passes everything else to `root`."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     _have_streams()
     try:
-        if words == ["--version"]:
+        if words in (["--version"], ["-V"]):
             print(f"shoal {__version__}", flush=True)
             return 0
         return _command(words)

@@ -12,6 +12,7 @@ from shoal.base.clock import SystemClock
 from shoal.base.errors import RESPONSES, NotFound, UsageError, WaitTimedOut
 from shoal.base.text import plural
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on
+from shoal.cli.options import DURATION_OR_ZERO
 from shoal.cli.output import (
     Columns,
     api_options,
@@ -89,10 +90,10 @@ def with_command_options(command: C) -> C:
     @click.option(
         "--wait",
         "wait_seconds",
-        type=click.FloatRange(0, 3600),
-        default=15,
+        type=DURATION_OR_ZERO,
+        default="15s",
         show_default=True,
-        metavar="SECONDS",
+        metavar="D",
         help="Wait this long for the acknowledgement; 0 does not wait.",
     )
     @api_options

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import click
 
 from shoal.base.errors import InvalidInput, ShoalError, UsageError
-from shoal.base.parsing import read_duration, read_size, show_size
+from shoal.base.parsing import read_duration, read_pause, read_size, show_size
 from shoal.base.request_form import fields_of
 from shoal.base.text import shorten, visible
 from shoal.crawl.crawl import CrawlConfig
@@ -57,8 +57,37 @@ def may_overwrite() -> Callable[[str, str], bool] | None:
     return lambda name, what: click.confirm(f"{visible(name)} {what}. Overwrite it?", err=True)
 
 
+DURATION_FORM = "a duration such as 10, 30s, 1.5m or 2h"  # a bare number is in seconds
+
+
 def read_seconds(text: str) -> float:
     return read_duration(text).total_seconds()
+
+
+def read_delay(text: str) -> float:
+    return read_pause(text).total_seconds()
+
+
+class DurationParam(click.ParamType[float]):
+    """A duration in a flag; commands get its seconds."""
+
+    name = "duration"
+
+    def __init__(self, read: Callable[[str], float] = read_seconds) -> None:
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            return self._read(str(value))
+        except ValueError as error:
+            flag = param.opts[-1] if param is not None else "it"
+            raise InvalidInput(flag, f"{shorten(value)!r} {error}", f"write {DURATION_FORM}") from None
+
+
+DURATION = DurationParam()
+DURATION_OR_ZERO = DurationParam(read_delay)
 
 
 def read_header(text: str) -> tuple[str, str]:
@@ -173,7 +202,7 @@ PROMISED = (
     CrawlFlag("--depth", "depth", "N"),
     CrawlFlag("--max-pages", "max_pages", "N"),
     CrawlFlag("--max-bytes", "max_bytes", "SIZE", read_size, "a size such as 500MB or 2GiB"),
-    CrawlFlag("--max-time", "max_seconds", "D", read_seconds, "a duration such as 30s, 10m or 2h"),
+    CrawlFlag("--max-time", "max_seconds", "D", read_seconds, DURATION_FORM),
     CrawlFlag("--max-pages-per-host", "max_pages_per_host", "N"),
     CrawlFlag("--scope", "scope"),
     CrawlFlag("--include", "include", "RE"),
@@ -184,7 +213,7 @@ PROMISED = (
     CrawlFlag("--speed", "speed"),
     CrawlFlag("--concurrency", "concurrency", "N"),
     CrawlFlag("--processes", "workers", "N"),
-    CrawlFlag("--delay", "delay_seconds", "S"),
+    CrawlFlag("--delay", "delay_seconds", "D", read_delay, DURATION_FORM),
     CrawlFlag("--render", "render"),
     CrawlFlag("--wait-for", "wait_for", "CSS"),
     CrawlFlag("--scroll", "scroll"),

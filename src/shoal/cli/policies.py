@@ -11,7 +11,7 @@ import orjson
 
 from shoal.base.errors import BadConfig, InvalidInput, ShoalError, UsageError
 from shoal.base.text import plural
-from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
+from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
 from shoal.cli.options import read_file, read_rules_file, with_urls_named
 from shoal.cli.output import (
     Columns,
@@ -25,8 +25,10 @@ from shoal.cli.output import (
     to_the_second,
 )
 from shoal.cli.root import CommandGroup
+from shoal.cli.seeds import Seeds, batches, seeds_option
 from shoal.observe.logs import note
 from shoal.pages.export.part_file import PartFile
+from shoal.plan.policy import MOST_SITE_SEEDS
 
 POLICIES = "/api/v1/policies"
 POLICY = f"{POLICIES}/{{}}"
@@ -71,24 +73,58 @@ def _fields(command: Callable[..., None]) -> Callable[..., None]:
 
 @policies.command(epilog="Example: shoal policies add https://shop.example/item/17 --frequency 6h --label team=prices")
 @click.argument("urls", nargs=-1, metavar="[URL]")
+@seeds_option
 @click.option("--site", is_flag=True, help="Crawl the whole site from these URLs, instead of one page.")
 @_fields
 @api_options
-def add(urls: tuple[str, ...], site: bool, target: ApiTarget, as_json: bool, **given: Any) -> None:
-    """Create a policy for a page, or for a site with --site."""
-    if not urls or (len(urls) > 1 and not site):
+def add(
+    urls: tuple[str, ...], seeds_file: str | None, site: bool, target: ApiTarget, as_json: bool, **given: Any
+) -> None:
+    """Create a policy for a page, or for a site with --site. With --seeds, create one for each page of the file, or one
+    for a site with these seeds."""
+    seeds = Seeds(urls, seeds_file)
+    if not site and (seeds_file is not None or any(url.startswith("@") for url in urls)):
+        _add_each(seeds, _form(given), target, as_json)
+        return
+    if not seeds or (seeds.count > 1 and not site):
         raise UsageError("A policy is for one URL", "pass one URL, or the seeds of a site with --site")
-    form = {"seeds": list(urls)} if site else {"url": urls[0]}
+    if seeds.count > MOST_SITE_SEEDS:
+        what = f"The policy of a site has at most {MOST_SITE_SEEDS:,} seeds, not {seeds.count:,}"
+        raise UsageError(what, "leave out --site to create a policy for each page")
+    given_urls = [seed.url for seed in seeds]
+    form = {"seeds": given_urls} if site else {"url": given_urls[0]}
     try:
         made = run_on(target, lambda api: api.post(POLICIES, form | _form(given)), existing=False)
     except InvalidInput as error:
-        raise _named(error, urls) from None
+        raise _named(error, [seed.place or seed.url for seed in seeds]) from None
     if as_json:
         print_json(made)
     else:
         print(made["id"], flush=True)
         first = to_the_second(made["next_run_at"])
         note(f"First run at {first}." if first else "No run is planned: the policy is disabled or has ended.")
+
+
+def _add_each(seeds: Seeds, form: dict[str, Any], target: ApiTarget, as_json: bool) -> None:
+    """Create a policy for each URL, a batch per commit."""
+
+    async def upload(api: ApiClient) -> int:
+        made = 0
+        for batch in batches(iter(seeds)):
+            lines = b"".join(orjson.dumps(form | {"url": seed.url}) + b"\n" for seed in batch)
+            report = await api.upload(f"{POLICIES}/import", lines, KINDS[".jsonl"], bad="refuse")
+            made += report["made"]
+            for problem in report["problems"][:1]:
+                place = batch[problem["line"] - 1].place
+                left = f"{plural(made, 'policy', 'policies')} from the lines before it were created" if made else "none"
+                raise InvalidInput(place, problem["problem"].rstrip("."), f"correct it ({left})")
+        return made
+
+    made = run_on(target, upload, existing=False)
+    if as_json:
+        print_json({"made": made})
+    else:
+        print(f"Created {plural(made, 'policy', 'policies')}.")
 
 
 @policies.command("set", epilog="Example: shoal policies set pol_01hr2v8k3m4n5p6q --frequency 1h --set jitter=5m")

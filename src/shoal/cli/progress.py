@@ -1,4 +1,5 @@
-"""The progress of a crawl on stderr: a live line on a terminal, else a plain line per second.
+"""The progress of a crawl on stderr: a first line with its rate, then a live line on a terminal, else a plain line per
+second.
 
 The numbers are counted with each commit; the store is polled once a second for the size of the frontier.
 """
@@ -15,11 +16,18 @@ from msgspec import Struct
 
 from shoal.base.clock import Clock, from_micros
 from shoal.base.errors import TimeError
-from shoal.base.text import plural
+from shoal.base.parsing import is_loopback
+from shoal.base.settings import Settings, Speed
+from shoal.base.text import plural, redact_url, shorten
+from shoal.base.url import hostname
 from shoal.cli.output import in_time
-from shoal.crawl.crawl import Counts, Crawl
+from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
+from shoal.crawl.engine.engine import NEXT_URL
+from shoal.crawl.engine.engine_factory import window_and_rate
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import MAX_LISTED
+from shoal.crawl.scope import seeds_of
+from shoal.crawl.states import CrawlState
 from shoal.hosts.rate import HeldHost
 from shoal.observe.logs import note
 from shoal.pages.page import ResponseClass
@@ -46,12 +54,13 @@ class ProgressSnapshot(Struct, frozen=True):
     seconds_left: float | None
     again: int = 0  # waiting URLs that failed before
     held: str | None = None  # hosts on hold, if everything waits for them
+    waits_for: str | None = None  # what the next fetch waits for, other than a hold
     refusals: tuple[tuple[str, int], ...] = ()  # number of 4xx and 5xx pages, without zeros
 
     @property
     def facts(self) -> tuple[object, ...]:
         """The values whose change makes a new line worth printing."""
-        return self.pages, self.errors, self.waiting, self.held, self.refusals
+        return self.pages, self.errors, self.waiting, self.held, self.waits_for, self.refusals
 
     def words(self) -> list[str]:
         """Return the parts of the line, the most important first: a narrow terminal cuts the rest."""
@@ -59,7 +68,8 @@ class ProgressSnapshot(Struct, frozen=True):
         return [
             plural(self.pages, "page"),
             self.held or (f"{self.rate:,.1f}/s" if self.rate < 100 else f"{self.rate:,.0f}/s"),
-            f"{self.waiting:,} waiting",
+            *([f"waiting for {self.waits_for}"] if self.waits_for else []),
+            f"{self.waiting:,} queued",
             plural(self.errors, "error"),
             *(f"{kind} {count:,}" for kind, count in self.refusals),
             in_time(round(self.elapsed_seconds)),
@@ -93,6 +103,9 @@ class ProgressSource(Protocol):
     @property
     def tally(self) -> CrawlTally: ...
 
+    @property
+    def waits_for(self) -> str | None: ...
+
     async def status(self) -> CrawlStatus: ...
 
     async def held(self) -> list[HeldHost]: ...
@@ -109,6 +122,7 @@ class Progress:
         self._samples: deque[tuple[float, int]] = deque(maxlen=RATE_SAMPLES + 1)
         self._counts = Counts()
         self._held: str | None = None
+        self._waits_for: str | None = None
         self._named = 0  # seeds that failed and were named, or are too many
         self._task: asyncio.Task[None] | None = None
 
@@ -130,11 +144,11 @@ class Progress:
             self._task.result()
 
     async def _watch(self) -> None:
-        await self._look()
+        await self.look()
         while True:
             await self._clock.sleep(self._screen.period_seconds)
             if self._clock.monotonic() - self._samples[-1][0] > LOOK_SECONDS - DRAW_SECONDS / 2:
-                await self._look()
+                await self.look()
             self._name_failed_seeds()
             self._screen.show(self.snapshot())
 
@@ -147,10 +161,13 @@ class Progress:
             self._screen.say("More seeds failed; they are counted at the end")
         self._named = len(failed)
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
+        """Read the counts, and what the crawl waits for."""
         with suppress(TimeError):  # the store is busy or unavailable, and the walker handles that
             self._counts = (await self._source.status()).counts
-            self._held = held_words(await self._source.held()) if self._is_still() and self._counts.queued else None
+            self._waits_for = self._source.waits_for if self._counts.queued else None
+            may_be_held = self._is_still() or self._waits_for == NEXT_URL
+            self._held = held_words(await self._source.held()) if may_be_held and self._counts.queued else None
         self._samples.append((self._clock.monotonic(), self._pages))
 
     @property
@@ -171,8 +188,18 @@ class Progress:
             seconds_left=self._seconds_left(rate),
             again=min(tally.again, self._counts.queued),
             held=self._held,
+            waits_for=None if self._held else self._waits_words(),
             refusals=tuple((kind, n) for kind in REFUSALS if (n := self._counts.responses[kind])),
         )
+
+    def _waits_words(self) -> str | None:
+        """Describe what the next fetch waits for."""
+        if self._waits_for != NEXT_URL:
+            return self._waits_for
+        tally = self._source.tally
+        if 0 < self._counts.queued <= tally.again:
+            return f"the retry of {plural(tally.again, 'URL')} (last: {tally.retried_after})"
+        return "the rate limit"
 
     def _rate(self) -> float:
         (began, before), (ended, pages) = self._samples[0], self._samples[-1]
@@ -194,6 +221,50 @@ class Progress:
         return max(0.0, seconds)
 
 
+FASTER: dict[Speed, Speed] = {"slow": "normal", "normal": "fast", "fast": "max"}
+
+
+def first_line(crawl: Crawl, asked: CrawlConfig | None, settings: Settings) -> str:
+    """Say what is crawled, at which rate, why, and what changes it. `asked`: the options as they were given, without
+    defaults; None if the crawl is resumed."""
+    if crawl.state is CrawlState.COMPLETED:
+        return f"Crawl {crawl.id} is complete; its stored pages are read."
+    seeds = crawl.config.seeds
+    others = len(seeds) - 1 + crawl.config.more_seeds
+    more = f" and {others:,} more" if others else ""
+    what = f"{shorten(redact_url(seeds[0]))}{more} (scope {crawl.config.scope})"
+    verb = "Crawling" if asked is not None else f"Resuming {crawl.id}:"
+    return f"{verb} {what} {_rate_and_why(crawl, asked, settings)}."
+
+
+def _rate_and_why(crawl: Crawl, asked: CrawlConfig | None, settings: Settings) -> str:
+    config, (size, rate) = crawl.config, window_and_rate(crawl, settings)
+    speed, at_once = config.speed or "normal", plural(size.per_host, "connection")
+    words = rate_words(rate.delay_seconds) if rate.delay_seconds else f"without a delay, over up to {at_once} per host"
+    if config.delay_seconds is not None:
+        return f"{words} (--delay)"
+    if asked is None or asked.speed is not None:
+        why = f"--speed {speed}"
+    elif speed == "normal":
+        why = "the default"
+    else:
+        is_local = all(is_loopback(hostname(seed)) for seed in seeds_of(config))
+        why = "the default for a site on this machine" if is_local else "--concurrency without --speed or --delay"
+    if rate.delay_seconds and config.concurrency is None and "max_concurrent_curl" in settings.crawl.given:
+        why += f"; MAX_CONCURRENT_CURL allows {at_once}, but keeps the delay"
+    other = FASTER.get(speed, "normal")
+    delay = settings.crawl.speed_profile(other).delay.total_seconds()
+    return f"{words} ({why}); `--speed {other}` " + (f"is {1 / delay:g}/s" if delay else "has no delay")
+
+
+def rate_words(delay_seconds: float) -> str:
+    """Describe the rate of requests that are this far apart: `at 5 requests/s per host`."""
+    if delay_seconds > 1:
+        return f"at 1 request every {delay_seconds:g} s per host"
+    per_second = f"{1 / delay_seconds:,.3g}"
+    return f"at {per_second} {'request' if per_second == '1' else 'requests'}/s per host"
+
+
 def held_words(hosts: list[HeldHost]) -> str | None:
     """Describe when the first of these hosts on hold accepts requests again."""
     if not hosts:
@@ -209,12 +280,27 @@ class PlainLines:
     period_seconds = LOOK_SECONDS
 
     def __init__(self) -> None:
-        self._shown: tuple[object, ...] = (0, 0, 0, None, ())
+        self._shown: tuple[object, ...] = (0, 0, 0, None, None, ())
 
     def show(self, snapshot: ProgressSnapshot) -> None:
         if snapshot.facts != self._shown:
             self._shown = snapshot.facts
             note(", ".join(snapshot.words()))
+
+    def say(self, text: str) -> None:
+        note(text)
+
+    def close(self) -> None:
+        return
+
+
+class NoScreen:
+    """Shows no progress, only lines that stay, such as seeds that failed."""
+
+    period_seconds = LOOK_SECONDS
+
+    def show(self, snapshot: ProgressSnapshot) -> None:
+        return
 
     def say(self, text: str) -> None:
         note(text)
@@ -252,8 +338,10 @@ class LiveLine:
         self._live.stop()
 
 
-def screen() -> Screen:
-    """Return a live line if stderr is a capable terminal, else plain lines."""
+def screen(*, quiet: bool = False) -> Screen:
+    """Return a live line if stderr is a capable terminal, else plain lines; nothing of both if it is to be quiet."""
+    if quiet:
+        return NoScreen()
     if sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
         return LiveLine()
     return PlainLines()

@@ -111,7 +111,7 @@ class RootCommand(CommandGroup):
 
 
 @click.group(cls=RootCommand, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, message="shoal %(version)s", help="Show the version and exit.")
+@click.version_option(__version__, "-V", "--version", message="shoal %(version)s", help="Show the version and exit.")
 @click.option("--debug", is_flag=True, help="Show tracebacks; allowed anywhere on the command line.")
 def shoal(debug: bool) -> None:
     """Shoal, a self-hosted crawl platform."""
@@ -195,8 +195,21 @@ def _known(error: BaseException) -> ShoalError | None:
 def _usage(error: click.ClickException) -> UsageError:
     context = error.ctx if isinstance(error, click.UsageError) else None
     path = context.command_path if context else "shoal"
+    if isinstance(error, click.NoSuchOption) and context is not None and (meant := _flag_for(error, context.command)):
+        return UsageError(f"No such option '{error.option_name}' (did you mean '{meant}'?)", f'see "{path} --help"')
     problem = re.sub(r" (?:Did you mean|\(Did you mean) (.*)\?\)?$", r" (did you mean \1?)", error.format_message())
     return UsageError(problem.replace(". (", " (").rstrip("."), f'see "{path} --help"')
+
+
+def _flag_for(error: click.NoSuchOption, command: click.Command) -> str | None:
+    """Return the flag of a command for an unknown one that is named like a field of a crawl, or as other tools do."""
+    from shoal.cli.options import FLAGS
+    from shoal.crawl.crawl import CrawlConfig
+
+    name = error.option_name.lstrip("-").replace("-", "_")
+    field = CrawlConfig.also_called.get(name, name)
+    known = {flag for param in command.params for flag in param.opts}
+    return FLAGS[field].name if field in FLAGS and FLAGS[field].name in known else None
 
 
 def _say_known(error: ShoalError, as_json: bool) -> None:

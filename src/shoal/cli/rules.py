@@ -161,7 +161,7 @@ def apply(
 
 async def _apply(rule_set: RuleSet, crawl_id: str, store: str | None, outputs: Outputs) -> ReplayTally:
     async with opened(settings_of_store(store, "shoal rules apply"), existing=True) as app:
-        crawl = (await app.crawls.get(crawl_id)).crawl
+        crawl = (await app.crawls.get(await app.crawls.whole_id(crawl_id))).crawl
         rereader = RuleReplay(app, rule_set)
         await outputs.open(crawl.id, app.clock.micros(), Limits())
         try:

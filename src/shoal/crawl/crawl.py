@@ -40,6 +40,7 @@ LabelText = Annotated[str, Meta(max_length=500)]
 Selector = Annotated[str, Meta(min_length=1, max_length=1000)]
 _HOOK_NAME = re.compile(r"[\w.-]+", re.ASCII)
 HookName = Annotated[str, Meta(min_length=1, max_length=100)]
+MOST_SEEDS = 10_000  # of one request; more are added to a crawl that has not started
 SHOWN_APART = {"seeds", "project", "labels", "priority", "start"}
 
 
@@ -73,6 +74,12 @@ def hook_names(names: list[str]) -> list[str]:
     return names
 
 
+def counted_by_shoal(count: int) -> int:
+    if count:
+        raise ValueError("is counted by Shoal; leave it out")
+    return count
+
+
 def usable_rules(rules: dict[str, Any] | None) -> dict[str, Any] | None:
     from shoal.extract.rules import read_rules  # few crawls have rules: keep this import out of start-up
 
@@ -84,7 +91,7 @@ def usable_rules(rules: dict[str, Any] | None) -> dict[str, Any] | None:
 class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The options of a crawl, as a caller sends them."""
 
-    seeds: Annotated[list[Text], describe("URLs to start from.", min_length=1, max_length=10_000)]
+    seeds: Annotated[list[Text], describe("URLs to start from.", min_length=1, max_length=MOST_SEEDS)]
     depth: Annotated[Depth, describe("Maximum number of links between a seed and a page.")] = 3
     max_pages: Annotated[Count | None, describe("Complete after this many pages.")] = None
     max_bytes: Annotated[Size | None, describe("Complete after this many bytes.")] = None
@@ -104,8 +111,17 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     session_params: Annotated[
         Params | None, describe("Session parameters to ignore, instead of the built-in list.")
     ] = None
-    speed: Annotated[Speed, describe("Request rate per host.")] = "normal"
-    concurrency: Annotated[Fetches | None, describe("Concurrent requests; overrides the speed profile.")] = None
+    speed: Annotated[
+        Speed | None,
+        describe(
+            "Request rate per host. Default: `normal`; `max` if all seeds are on this machine, or if concurrency is set"
+            " without a delay."
+        ),
+    ] = None
+    concurrency: Annotated[
+        Fetches | None,
+        describe("Concurrent requests, in all and per host; without a speed or delay, there is no delay between them."),
+    ] = None
     delay_seconds: Annotated[
         Pause | None, describe("Minimum delay between requests to one host; overrides the speed profile.")
     ] = None
@@ -163,9 +179,28 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     workers: Annotated[int, describe("Number of walkers that share the frontier.", ge=1, le=64)] = 1
     priority: Annotated[Priority, describe("Priority from 0 to 100; higher runs first.")] = 50
     start: Annotated[bool, describe("Set to false to store the crawl without starting it.")] = True
+    more_seeds: Annotated[
+        int, describe("Number of seeds that were added later and are not in `seeds`. Shoal counts them.", ge=0)
+    ] = 0
 
     unquoted = SECRET_FIELDS
     raw = frozenset({"seeds"})  # validated one by one; errors name the index
+    also_called = {
+        "since": "recrawl_of",
+        "max_time": "max_seconds",
+        "delay": "delay_seconds",
+        "processes": "workers",
+        "url": "seeds",
+        "urls": "seeds",
+        "start_urls": "seeds",
+        "max_depth": "depth",
+        "limit": "max_pages",
+        "wait": "wait_for",
+        "screenshot": "render",
+        "js": "render",
+        "javascript": "render",
+        "max_concurrency": "concurrency",
+    }
     checks = {
         "include": check_patterns,
         "exclude": check_patterns,
@@ -179,6 +214,7 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "labels": plain_labels,
         "rules": usable_rules,
         "hooks": hook_names,
+        "more_seeds": counted_by_shoal,
     }
 
     @property

@@ -1,17 +1,21 @@
 """The scope of a crawl: its seeds, which URLs belong to it, and where sitemaps may be."""
 
+import re
 from collections.abc import Callable, Iterable
 
 from shoal.base.errors import InvalidInput
+from shoal.base.parsing import is_loopback
+from shoal.base.settings import Speed
 from shoal.base.text import redact_url
 from shoal.base.url import Url, UrlRefusal, canonical, hostname, origin, registrable_domain
-from shoal.crawl.crawl import CrawlConfig
+from shoal.crawl.crawl import MOST_SEEDS, CrawlConfig
 from shoal.crawl.credentials import is_label
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, NewUrl, UrlKind, key_of
 from shoal.crawl.url_patterns import UrlPatterns
 from shoal.egress.address import AddressRule, Proxies, Proxy, literal
 
+MOST_STARTS = 50  # prefixes that are compared with each URL
 MAX_SEGMENTS = 40
 MAX_REPEATS = 3
 
@@ -23,6 +27,7 @@ class CrawlScope:
         self._kind = config.scope
         self.change(config)
         self._starts: tuple[str, ...] = ()
+        self._hosts: set[str] = set()  # instead of the starts, if only hosts matter: a seeds file may have thousands
         self._domains: set[str] = set()
         for seed in seeds:
             self.widen(seed)
@@ -37,6 +42,9 @@ class CrawlScope:
         """Widen the scope as if this URL were a seed."""
         if self._kind == "domain":
             self._domains.add(registrable_domain(hostname(url)))
+        elif self._kind == "host" and len(self._starts) >= MOST_STARTS:
+            self._hosts = self._hosts or {start.rstrip("/") for start in self._starts}
+            self._hosts.add(origin(url))
         else:
             self._starts = tuple(dict.fromkeys((*self._starts, _border(url, self._kind))))
 
@@ -44,11 +52,11 @@ class CrawlScope:
         """Return whether the URL is in scope, regardless of depth and filters."""
         if self._kind == "domain":
             return registrable_domain(hostname(url)) in self._domains
-        return url.startswith(self._starts)
+        return origin(url) in self._hosts if self._hosts else url.startswith(self._starts)
 
     def inside_flags(self, urls: Iterable[Url]) -> list[bool]:
         """Return for each URL whether it is in scope. Batched because a page has about sixty links."""
-        if self._kind == "domain":
+        if self._kind == "domain" or self._hosts:
             return [self.inside(url) for url in urls]
         starts = self._starts
         return [url.startswith(starts) for url in urls]
@@ -118,6 +126,16 @@ def is_first_guess(sitemap: FrontierTask | NewUrl) -> bool:
     return sitemap.depth == FIRST_DEPTH and sitemap.url == origin(sitemap.url) + GUESS
 
 
+_XML = re.compile(r"(?:text|application)/(?:xml|(?:rss|atom|rdf)\+xml)\b", re.IGNORECASE)
+_SITEMAP_ENDS = (".xml", ".xml.gz", ".txt", ".txt.gz")
+
+
+def may_be_sitemap(url: Url, content_type: str | None) -> bool:
+    """Return whether a seed that is not HTML is worth reading as a sitemap."""
+    path = url[len(origin(url)) :].partition("?")[0].lower()
+    return bool(_XML.match(content_type or "")) or ("sitemap" in path and path.endswith(_SITEMAP_ENDS))
+
+
 def new_sitemap(url: Url, depth: int, key_seed: int, parent: int | None = None) -> NewUrl:
     return NewUrl(*key_of(url, key_seed, UrlKind.SITEMAP), url, depth, Fate.OPEN, parent, UrlKind.SITEMAP)
 
@@ -139,10 +157,45 @@ def seeds_of(config: CrawlConfig, called: Callable[[str], str] = str) -> list[Ur
     return found
 
 
+def default_speed(config: CrawlConfig, seeds: list[Url]) -> Speed:
+    """Return the speed of a crawl that was requested without one. It is stored with the crawl, so that its rate does
+    not change when a default does."""
+    if all(is_loopback(hostname(seed)) for seed in seeds):
+        return "max"
+    return "max" if config.concurrency is not None and config.delay_seconds is None else "normal"
+
+
 def first_urls(seeds: list[Url], key_seed: int, config: CrawlConfig) -> list[NewUrl]:
     """Return the first URLs of the frontier: the seeds, and the default sitemaps of their hosts."""
     found = [NewUrl(*key_of(url, key_seed), url, 0, Fate.OPEN) for url in seeds]
     return found + guesses(seeds, key_seed) if wants_sitemaps(config) else found
+
+
+def widening(config: CrawlConfig, more: list[Url]) -> list[Url]:
+    """Return those of further seeds that have to be kept among the crawl's options: the first of each host, domain or
+    prefix that is new to its scope, or of each origin if seeds get headers or cookies. Raise if they are too many."""
+    secrets = bool(config.headers or config.cookies)
+    if not secrets and (config.depth == 0 or config.scope in ("page", "any")):
+        return []  # the targets of redirected seeds are always in scope, and nothing else depends on the seeds
+
+    def border(url: Url) -> str:
+        if config.scope == "domain" and not secrets:
+            return registrable_domain(hostname(url))
+        return _border(url, "prefix" if config.scope == "prefix" else "host")
+
+    known = {border(url) for url in seeds_of(config)}
+    found: list[Url] = []
+    for url in more:
+        if (its := border(url)) not in known:
+            known.add(its)
+            found.append(url)
+    if found and len(config.seeds) + len(found) > MOST_SEEDS:
+        what = "folders" if config.scope == "prefix" else "hosts"
+        problem = (
+            f"are on more than {MOST_SEEDS:,} {what}, which is the limit of a crawl that follows links within them"
+        )
+        raise InvalidInput("seeds", problem, "use depth 0 or the scope any, or several crawls")
+    return found
 
 
 def check_addresses(rule: AddressRule, seeds: list[Url]) -> None:

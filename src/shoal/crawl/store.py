@@ -90,9 +90,23 @@ class CrawlStore:
         await tx.execute("insert_crawl_frontier", crawl=crawl.number, generation=secrets.token_hex(8))
         return replace(crawl, frontier=frontier)
 
+    async def keep_seeds(self, tx: Tx, crawl_id: str, config: CrawlConfig, named: list[str]) -> Crawl:
+        """Replace the options of a crawl that has no walker, and the seeds that the user named. Call under the crawl's
+        lock."""
+        row = await tx.one("keep_seeds", id=crawl_id, config=config.text(), named=orjson.dumps(named).decode())
+        assert row is not None
+        return _crawl(row)
+
     async def get(self, tx: Tx, crawl_id: str) -> Crawl | None:
         row = await tx.one("crawl", id=crawl_id)
         return None if row is None else _crawl(row)
+
+    async def ids(self, tx: Tx, text: str) -> list[str]:
+        """Return the ids that a text may stand for: the newest one if it is `last`, else up to two that begin with it.
+        Reads the ids of all crawls."""
+        if text == "last" and (newest := await tx.value("newest_crawl_id")) is not None:
+            return [newest]
+        return [row["id"] for row in await tx.all("crawl_ids_like", text=text, length=len(text))]
 
     async def lock(self, tx: Tx, crawl_id: str) -> Crawl | None:
         """Return the crawl, locked until this transaction ends. Take this lock before any other."""
@@ -215,7 +229,7 @@ class CrawlStore:
         return None if row is None else SitemapRecord(**dict(row))
 
     async def landed(self, tx: Tx, number: int, keys: list[int]) -> list[str]:
-        """Return the final URLs of those of these pages that redirected and were HTML."""
+        """Return the final URLs of those of these pages that redirected and were HTML, or XML that may be a sitemap."""
         return [row["final_url"] for row in await tx.all("landed", crawl=number, keys=keys)]
 
     async def urls_of_dropped(self, tx: Tx, number: int, pages: list[DroppedPage]) -> list[NewUrl]:

@@ -13,6 +13,14 @@ RETURNING *;
 -- One crawl.
 SELECT * FROM crawl WHERE id = :id;
 
+-- name: newest_crawl_id
+-- The id of the newest crawl.
+SELECT id FROM crawl ORDER BY number DESC LIMIT 1;
+
+-- name: crawl_ids_like
+-- The ids of two crawls that begin with a text.
+SELECT id FROM crawl WHERE substr(id, 1, :length) = :text ORDER BY number DESC LIMIT 2;
+
 -- name: first_failure
 -- Return the first page of a crawl, from after :number to :upto, that failed, and its error message.
 SELECT url, error_message FROM page
@@ -30,6 +38,10 @@ UPDATE crawl
 SET config = :config, priority = :priority,
     changed_at = CASE WHEN shoal_now() > changed_at THEN shoal_now() ELSE changed_at + 1 END
 WHERE id = :id;
+
+-- name: keep_seeds
+-- Replace the options of a crawl that has not started, and the seeds that a local user named.
+UPDATE crawl SET config = :config, named = :named WHERE id = :id RETURNING *;
 
 -- name: crawl_counts
 -- The sums over all walkers of a crawl.

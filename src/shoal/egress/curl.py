@@ -150,7 +150,7 @@ _CODES: Final[dict[int, tuple[str, bool, str]]] = {
     _WEIRD: ("protocol_error", False, "The server's response is not valid HTTP."),
     16: ("protocol_error", True, "The server violated the HTTP/2 protocol."),
     _PARTIAL: ("protocol_error", True, "The body is shorter than the server announced."),
-    _WRITE: ("body_too_large", False, "The body is larger than the limit."),
+    _WRITE: ("body_too_large", False, "The body is larger than the limit, for pages SHOAL_MAX_BODY."),
     35: ("tls_error", True, "The TLS connection failed."),
     43: ("protocol_error", False, "The server's response is not valid HTTP."),
     _EMPTY: ("empty_reply", True, "The server closed the connection without a response."),
@@ -158,11 +158,15 @@ _CODES: Final[dict[int, tuple[str, bool, str]]] = {
     _RECV: ("connection_lost", True, "The connection was lost."),
     _VERIFY: ("tls_error", False, "The server's certificate is not valid."),
     61: ("protocol_error", False, "The server used a transfer encoding that was not requested."),
-    _FILESIZE: ("body_too_large", False, "The body is larger than the limit."),
+    _FILESIZE: ("body_too_large", False, "The body is larger than the limit, for pages SHOAL_MAX_BODY."),
     77: ("tls_error", False, "The certificate authorities of this machine cannot be read."),
     92: ("protocol_error", True, "The server reset the HTTP/2 stream."),
     _PROXY: ("proxy_error", True, "The proxy refused the connection."),
-    _TOO_LARGE: ("headers_too_large", False, "The headers are larger than the limit."),
+    _TOO_LARGE: (
+        "headers_too_large",
+        False,
+        "The headers are larger than SHOAL_MAX_HEADERS or SHOAL_MAX_HEADER_SIZE allows.",
+    ),
 }
 
 _BAD_LINES: Final = {"Header without colon": "has no colon", "NUL byte in header": "has a NUL byte"}

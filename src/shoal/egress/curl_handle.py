@@ -135,7 +135,11 @@ class CurlHandle:
         block = b"".join(lines)
         # The status line and the empty line are not header fields.
         if len(lines) > limits.max_headers + 2 or len(block) > limits.max_header_bytes:
-            return _bad_answer("headers_too_large", "The headers are larger than the limit.", transfer)
+            return _bad_answer(
+                "headers_too_large",
+                "The headers are larger than SHOAL_MAX_HEADERS or SHOAL_MAX_HEADER_SIZE allows.",
+                transfer,
+            )
         status = easy.getinfo(curl.RESPONSE_CODE)
         if not 200 <= status <= 599:
             message = f"The server answered with the invalid status {status}."

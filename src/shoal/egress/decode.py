@@ -42,7 +42,10 @@ def decode(raw: bytes, encodings: str, *, limit: int, max_encodings: int) -> byt
         for name in reversed(names):
             raw = _undo(name, raw, limit)
     except _TooLarge:
-        return DecodingFault("decompressed_too_large", f"Decompressed, the body is larger than {limit} bytes.")
+        return DecodingFault(
+            "decompressed_too_large",
+            f"Decompressed, the body is larger than {limit} bytes, for pages SHOAL_MAX_DECODED.",
+        )
     except _Broken as fault:
         return DecodingFault("bad_encoding", f"The body does not match its Content-Encoding: {fault}.")
     return raw

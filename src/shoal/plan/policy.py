@@ -25,7 +25,8 @@ SHORTEST_LOCK, LONGEST_LOCK = timedelta(seconds=5), timedelta(hours=24)
 Text = Annotated[str, Meta(min_length=1, max_length=2083)]
 Name = Annotated[str, matching(r"^[A-Za-z0-9_.-]{1,64}\Z", "1 to 64 letters, digits and `_.-`")]
 Span = Annotated[str, Meta(max_length=20)]
-Seeds = Annotated[list[Text], Meta(max_length=100)]
+MOST_SITE_SEEDS = 500
+Seeds = Annotated[list[Text], Meta(max_length=MOST_SITE_SEEDS)]
 Cron = Annotated[str, Meta(max_length=200)]
 Zone = Annotated[str, Meta(max_length=64)]
 Windows = Annotated[list[Annotated[str, Meta(max_length=50)]], Meta(max_length=MOST_WINDOWS)]

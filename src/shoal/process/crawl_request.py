@@ -1,15 +1,18 @@
 """A request for a local crawl: a new crawl, or an existing one to resume."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from shoal.app import App
 from shoal.base.errors import InvalidInput
 from shoal.base.ids import CrawlId
 from shoal.base.text import shorten
 from shoal.crawl.crawl import Crawl, CrawlConfig
+from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.scope import seeds_of
 
 ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,64}")  # no path traversal
@@ -23,16 +26,34 @@ class CrawlRequest:
     crawl_id: CrawlId | None = None
     resume: str | None = None
     trusted: bool = True
+    more: Iterator[list[str]] | None = None  # further seeds, in batches, which are added before the crawl starts
+    change: CrawlChange | None = None  # of the options of the crawl that is resumed
 
     async def find(self, app: App) -> Crawl:
         """Store the new crawl, or look up the one to resume."""
         if self.config is None:
-            found = (await app.crawls.get(self.resume or "")).crawl
+            found = (await app.crawls.get(await app.crawls.whole_id(self.resume or ""))).crawl
+            if self.change is not None:
+                found = (await app.crawls.change(found.id, self.change)).crawl
             _check_browser(app, found.config)
             return found
-        _check_browser(app, self.config)
-        named = list(seeds_of(self.config)) if self.trusted else None
-        return await app.crawls.submit(self.config, crawl_id=self.crawl_id, named=named, local=True)
+        config = self.config
+        _check_browser(app, config)
+        if config.recrawl_of is not None:
+            config = replace(config, recrawl_of=await app.crawls.whole_id(config.recrawl_of))
+        named = list(seeds_of(config)) if self.trusted else None
+        if self.more is None:
+            return await app.crawls.submit(config, crawl_id=self.crawl_id, named=named, local=True)
+        config = replace(config, start=False)
+        crawl = await app.crawls.submit(config, crawl_id=self.crawl_id, named=named, local=True)
+        try:
+            for seeds in self.more:
+                crawl = await app.crawls.add_seeds(crawl.id, seeds, is_named=self.trusted)
+            await app.crawls.start(crawl.id, local=True)
+        except BaseException:
+            await app.crawls.stop(crawl.id, "interrupted")  # some of its seeds are missing
+            raise
+        return (await app.crawls.get(crawl.id)).crawl
 
 
 def _check_browser(app: App, config: CrawlConfig) -> None:

@@ -47,6 +47,7 @@ class CrawlTally:
     depth: int = 0
     hosts: set[int] = field(default_factory=set)  # hosts this process sent requests to
     again: int = 0  # pages that failed here and wait for a retry
+    retried_after: str | None = None  # the last status or error after which a page is retried
     failed_seeds: list[FailedSeed] = field(default_factory=list)  # the first, and one more
     not_rendered: int = 0  # pages that need a browser, and were read without one
 
@@ -67,6 +68,7 @@ class CrawlTally:
     def count_try(self, done: Settled) -> None:
         """Count a retry as done, and a new failure as waiting for a retry."""
         failed_before = done.task.attempts > 0
+        self.retried_after = done.retried_after or self.retried_after
         if failed_before or done.page is None:
             tried = done.fate is Fate.OPEN and not done.untried
             self.again = max(0, self.again + tried - (failed_before and not done.untried))
@@ -163,6 +165,11 @@ class LocalCrawl:
 
     async def status(self) -> CrawlStatus:
         return await self._app.crawls.get(self.crawl.id)
+
+    @property
+    def waits_for(self) -> str | None:
+        """What the next fetch of this process waits for; None if for a response."""
+        return None if self._walker is None else self._walker.waits_for
 
     async def held(self) -> list[HeldHost]:
         """Return hosts on hold for which URLs of the crawl wait."""

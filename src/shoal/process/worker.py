@@ -122,6 +122,7 @@ def _worker(
         storage=storage,
         config=config,
         page_slots=app.settings.crawl.max_concurrent_curl,
+        connections=app.settings.crawl.connections_words,
     )
     pidfile.reap()
     return Worker(context, app.wake, heartbeat_queue=heartbeats)

@@ -15,7 +15,7 @@ from shoal.base.errors import AlreadyExists, InvalidInput, NotFound, StateConfli
 from shoal.base.ids import CrawlId
 from shoal.base.request_form import Form, describe
 from shoal.base.text import shorten
-from shoal.crawl.crawl import CrawlConfig, Name
+from shoal.crawl.crawl import MOST_SEEDS, CrawlConfig, Name, Text
 from shoal.crawl.frontier.admin import CrawlRemovals, FrontierAdmin
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawls import Crawls
@@ -54,6 +54,12 @@ class StopForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class ReleaseForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pattern: Annotated[Pattern, describe("The pattern, as shown in the list of traps.")]
+
+
+class SeedsForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    seeds: Annotated[list[Text], describe("URLs to start from, too.", min_length=1, max_length=MOST_SEEDS)]
+
+    raw = frozenset({"seeds"})  # validated one by one; errors name the index
 
 
 class ExplainQuery(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -166,6 +172,25 @@ class CrawlApi:
         if removed is None:
             return Response(status_code=204)
         return Json(CrawlRemoval(crawl_id=crawl_id, removed=removed), 202)
+
+    @endpoint(
+        "POST",
+        "/api/v1/crawls/{crawl_id}/seeds",
+        scope=TokenScope.WRITE,
+        summary="Add seeds to a crawl that was created with `start: false`.",
+        body=SeedsForm,
+        needs_body=True,
+        response=Crawl,
+        response_example=NEW_CRAWL | {"state": "pending"},
+        request_example={"seeds": ["https://example.com/a", "https://example.com/b"]},
+        problems=[NotFound, StateConflict],
+    )
+    async def add_seeds(self, request: EndpointRequest[SeedsForm, Nothing]) -> Crawl:
+        """A crawl can get any number of seeds in this way; start it afterwards. Those that it has already are
+        ignored. `config.more_seeds` counts those that its scope does not need, which `seeds` does not list."""
+        crawl_id = request.path_param("crawl_id")
+        await self._crawls.add_seeds(crawl_id, request.body.seeds)
+        return Crawl.of(await self._crawls.get(crawl_id))
 
     @endpoint(
         "POST",

@@ -224,6 +224,13 @@ class FetchPool(Generic[T]):
         """Return whether nothing is in flight because of the rate limit."""
         return self._rate_timer is not None and not self._fetching
 
+    @property
+    def waits_for(self) -> str | None:
+        """Return what the next fetch waits for; None if that is the response to an earlier one, or nothing."""
+        if self._rate_timer is not None or (self._timers and len(self._fetching) < self._queues.per_host):
+            return "the rate limit"
+        return "robots.txt" if self.waiting_for_robots and not self._fetching else None
+
     def first_slot_at(self) -> float:
         """Return the time of the first slot that a task waits for; infinite if none does."""
         return min((task.slot_at for _, task in self._timers.values()), default=float("inf"))

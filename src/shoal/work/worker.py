@@ -33,6 +33,7 @@ class WorkerStarted(Signal, frozen=True, kw_only=True):
     worker_concurrency: int
     worker_job_attempts: int
     worker_backoff_ms: int
+    connections: str
 
 
 class WorkerStopped(Signal, frozen=True, kw_only=True):
@@ -168,6 +169,7 @@ class Worker:
                 worker_concurrency=self._runs.capacity,
                 worker_job_attempts=queue.job_attempts,
                 worker_backoff_ms=int(queue.backoff.total_seconds() * 1000),
+                connections=self._context.connections,
             )
         )
         unsubscribe = self._wake.subscribe(self._on_wake, lambda: not self._stopping.is_set())

@@ -164,7 +164,8 @@ class StoreOutOfReach(Signal, frozen=True, kw_only=True):
 
 class WorkerContext(Struct, frozen=True):
     """The identity and the collaborators of one worker. Its leases are held under the name `holder`; `config` is the
-    configuration recorded with each job; `page_slots` is how many page jobs it runs at once."""
+    configuration recorded with each job; `page_slots` is how many page jobs it runs at once; `connections` describes
+    those of its crawls."""
 
     node_id: str
     holder: str
@@ -178,6 +179,7 @@ class WorkerContext(Struct, frozen=True):
     storage: StorageWatch
     config: str = "{}"
     page_slots: int = CrawlSettings().max_concurrent_curl
+    connections: str = CrawlSettings().connections_words
 
     async def settle(self, change: Awaitable[object]) -> None:
         """Await an operation on a job. If it fails, the lease expires and the janitor returns the job."""

@@ -27,6 +27,7 @@ from shoal.web.fetch_pool import WindowSize
 
 LONGEST_SILENCE_SECONDS = 1.0  # between commits without results: how fast pause and stop are noticed
 OUTAGE_SECONDS = 0.5  # between attempts to reach the store again
+NEXT_URL = "the next URL"  # its host is on hold, its slot is far ahead, or it is to be retried later
 REPORT_SECONDS = 60.0  # between reports of attempts that failed
 
 
@@ -85,10 +86,16 @@ class Engine:
         self._started_at = self._cut_at = clock.monotonic()
         self._reported_at = float("-inf")  # when an outage was reported last
         self._progressed_at = self._started_at  # when something was settled last, or nothing was due
+        self._nothing_due = False  # at the last commit, no URL of the frontier could be taken yet
 
     def stalled_seconds(self) -> float:
         """Return the time in which nothing was settled although work was due. Waiting for a host is not a stall."""
         return self._clock.monotonic() - self._progressed_at
+
+    @property
+    def waits_for(self) -> str | None:
+        """Return what the next fetch waits for: a URL that is due, or see the window; None if for a response."""
+        return NEXT_URL if self._nothing_due and not self._batch.held else self._window.waits_for
 
     def limit_rate(self, rate: FetchRate | None) -> None:
         """Start fetches only at this rate; None: as soon as possible."""
@@ -152,6 +159,7 @@ class Engine:
             if self._commits.has_other_walkers and self._pages.has_out_of_scope(turn.work):
                 await self._widen_scope()
             self._window.accept(turn.work)
+            self._nothing_due = not turn.work and turn.wait_seconds is not None
             await self._wait_until_due(turn)
             turn = await self._commit()
 

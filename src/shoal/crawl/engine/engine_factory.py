@@ -178,7 +178,8 @@ class LiveOptions:
 def window_and_rate(crawl: Crawl, settings: Settings, timing: SlotTiming | None = None) -> tuple[WindowSize, HostRate]:
     """Return how many fetches may be in flight and how far apart; explicit options override the speed profile."""
     config = crawl.config
-    profile = settings.crawl.speed_profile(config.speed, config.concurrency)
+    speed = config.speed or "normal"
+    profile = settings.crawl.speed_profile(speed, config.concurrency)
     total = config.concurrency or settings.crawl.max_concurrent_curl
     delay_seconds = profile.delay.total_seconds()
     if config.delay_seconds is not None:
@@ -190,7 +191,7 @@ def window_and_rate(crawl: Crawl, settings: Settings, timing: SlotTiming | None 
         per_host=config.max_pages_per_host,
         walkers=config.workers,
         # Half of the connections are enough to keep a host busy that is too slow for the delay.
-        latency_factor=0.0 if config.speed == "max" else 2 / connections,
+        latency_factor=0.0 if speed == "max" else 2 / connections,
         longest_latency_delay_seconds=settings.hosts.longest_slow_delay.total_seconds(),
         timing=timing,
     )

@@ -109,6 +109,13 @@ class FetchWindow:
         """Return whether pages wait because the renderer refuses them, or cannot be reached."""
         return bool(self._in_browser) and self._rendering is not None and self._rendering.waits_for_renderer
 
+    @property
+    def waits_for(self) -> str | None:
+        """Return what the next fetch waits for; None if that is the response to an earlier one, or nothing."""
+        if self.waits_for_renderer or (self._rendering is not None and self._rendering.is_full):
+            return "the renderer"
+        return self._pool.waits_for
+
     def limit_rate(self, rate: FetchRate | None) -> None:
         """Start fetches only at this rate; None: as soon as possible."""
         self._pool.limit_rate(rate)

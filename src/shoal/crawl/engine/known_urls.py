@@ -120,7 +120,7 @@ def is_whole(crawl: Crawl, counts: Counts, traps: list[Trap]) -> bool:
 
 def _same_borders(mine: CrawlConfig, theirs: CrawlConfig) -> bool:
     same = all(getattr(mine, name) == getattr(theirs, name) for name in BORDERS)
-    return same and set(mine.seeds) == set(theirs.seeds)
+    return same and set(mine.seeds) == set(theirs.seeds) and not mine.more_seeds and not theirs.more_seeds
 
 
 MOST_INSIDE = 50_000  # URLs per generation: about 10 MB

@@ -22,7 +22,7 @@ from shoal.crawl.frontier.values import (
     WalkerBatch,
     key_of,
 )
-from shoal.crawl.scope import CrawlScope, guesses, seeds_of, wants_sitemaps
+from shoal.crawl.scope import CrawlScope, guesses, may_be_sitemap, new_sitemap, seeds_of, wants_sitemaps
 from shoal.egress import Hop
 from shoal.extract.encoding import with_encoded_queries
 from shoal.extract.page import PageFacts, combined, forbids_following
@@ -94,7 +94,7 @@ class PageReader:
         code = "" if fetched.failure is None else fetched.failure.code
         wait = None if self._has_no_way_in(task, code) else self.retries.retry_in_seconds(task.attempts, fetched)
         if wait is not None:
-            return Settled(task, Fate.OPEN, retry_in_seconds=wait)
+            return Settled(task, Fate.OPEN, retry_in_seconds=wait, retried_after=code or str(fetched.status))
         page = self._page(task, fetched)
         if fetched.further is not None:
             further_to_page(fetched.further, page)
@@ -110,7 +110,17 @@ class PageReader:
             self._links(task, fetched, fetched.facts, page, batch)
             if fetched.status == 200:  # error pages all look the same, which is not a trap
                 self._check_for_trap(task, fetched.facts, batch)
+        elif task.depth == 0 and fetched.status == 200:
+            self._read_as_sitemap(fetched, batch)
         return Settled(task, Fate.FETCHED if fetched.status is not None else Fate.FAILED, page)
+
+    def _read_as_sitemap(self, fetched: Fetched, batch: WalkerBatch) -> None:
+        """Queue a seed that is a sitemap or a feed, by its type or its name, to be read as one."""
+        url = self.urls.canonical(fetched.final_url)
+        if not isinstance(url, UrlRefusal) and may_be_sitemap(url, fetched.content_type):
+            if fetched.redirects:
+                self.scope.widen(url)
+            batch.found.append(new_sitemap(url, 0, self.key_seed))
 
     def redirect(self, task: FrontierTask, fetched: Fetched, batch: WalkerBatch) -> Settled:
         """Judge the target of a redirect like a link. If it may be fetched, the task continues there.

@@ -83,6 +83,11 @@ class Walker:
         """Make a commit soon, because something about the crawl changed."""
         self._control.nudge()
 
+    @property
+    def waits_for(self) -> str | None:
+        """Return what the next fetch waits for; None if for a response, or before the first one."""
+        return None if self._engine is None else self._engine.waits_for
+
     def stalled_seconds(self) -> float:
         """Return the time in which nothing was settled although work was due."""
         return 0.0 if self._engine is None else self._engine.stalled_seconds()

@@ -90,6 +90,8 @@ class FrontierRebuild:
         """Rebuild the frontier, in many commits; return how many pages are fetched again. If the walker dies or the
         store loses the frontier meanwhile, the next attempt starts over. Of several walkers that found the same
         generation lost, only the first one rebuilds it."""
+        if crawl.config.more_seeds:
+            raise FrontierLost(crawl.id, "the seeds that were added to it later were kept nowhere else")
         generation = secrets.token_hex(8)
 
         async def begin(tx: Tx) -> None:

@@ -276,11 +276,11 @@ SELECT seq, kind, path FROM frontier_touched
 WHERE crawl = :crawl AND host = :host AND job_id = '' AND due = 4611686018427387904;
 
 -- name: landed
--- Return the final URLs of HTML pages that redirected.
+-- Return the final URLs of pages that redirected and are HTML, or perhaps a sitemap.
 SELECT f.final_url FROM unnest(:keys::bigint[]) AS k (value)
-CROSS JOIN LATERAL (SELECT p.url, p.final_url, p.content_hash FROM page AS p
+CROSS JOIN LATERAL (SELECT p.url, p.final_url, p.content_hash, p.content_type FROM page AS p
                     WHERE p.crawl = :crawl AND p.key = k.value ORDER BY p.chk OFFSET 0) AS f
-WHERE f.final_url <> f.url AND f.content_hash IS NOT NULL;
+WHERE f.final_url <> f.url AND (f.content_hash IS NOT NULL OR f.content_type LIKE '%xml%');
 
 -- name: targets_among
 -- Return the given keys that are redirect targets, with their fates.

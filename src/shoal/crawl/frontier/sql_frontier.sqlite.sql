@@ -223,9 +223,9 @@ SELECT seq, kind, path FROM frontier_touched INDEXED BY frontier_again
 WHERE crawl = :crawl AND host = :host AND job_id = '' AND due = 4611686018427387904;
 
 -- name: landed
--- Return the final URLs of HTML pages that redirected.
+-- Return the final URLs of pages that redirected and are HTML, or perhaps a sitemap.
 SELECT p.final_url FROM json_each(:keys) AS k CROSS JOIN page AS p ON p.crawl = :crawl AND p.key = k.value
-WHERE p.final_url <> p.url AND p.content_hash IS NOT NULL;
+WHERE p.final_url <> p.url AND (p.content_hash IS NOT NULL OR p.content_type LIKE '%xml%');
 
 -- name: targets_among
 -- Return the given keys that are redirect targets, with their fates.

@@ -186,6 +186,7 @@ class Settled(Struct):
     onward: PendingRedirect | None = None
     target_fate: Fate | None = None  # fate of the URL that its redirects led to, if that was not fetched
     awaits_target: bool = False  # set by the commit: another URL has the target of `onward`
+    retried_after: str | None = None  # status or error of an attempt that is to be repeated
 
     @property
     def awaiting_chain(self) -> RedirectChain:

@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from shoal.base.database import Tx
-from shoal.base.errors import NotFound
+from shoal.base.errors import InvalidInput, NotFound
 from shoal.base.text import plural
 from shoal.crawl import states
 from shoal.crawl.crawl import Counts, Crawl
@@ -48,7 +48,7 @@ class CrawlStatus(Struct, frozen=True):
         """Return how many seeds failed although another one returned a page, and why; empty if none did."""
         if not self.dead_seeds:
             return ""
-        seeds = len(dict.fromkeys(self.crawl.config.seeds))
+        seeds = len(dict.fromkeys(self.crawl.config.seeds)) + self.crawl.config.more_seeds
         whole = f"{seeds:,}" if seeds <= MOST_SEEDS else f"the first {MOST_SEEDS:,}"
         return f"{len(self.dead_seeds):,} of {whole} failed: {in_words(self.dead_seeds)}"
 
@@ -90,11 +90,23 @@ class CrawlReader:
                 raise NotFound("crawl", crawl_id)
             status = await self._look_at(tx, crawl)
             failed, are_all = await self._failed_seeds(tx, crawl)
-            if are_all:
+            if are_all and not (crawl.config.more_seeds and status.counts.responses["2xx"]):
                 return replace(status, failed_seeds=failed)
             return replace(status, dead_seeds=failed)
 
         return await self._database.read(look)
+
+    async def whole_id(self, text: str) -> str:
+        """Return the id that a text abbreviates: `last` is the newest crawl, and the beginning of an id is enough if no
+        other crawl has it. The text itself if there is no such crawl; raise if several have it."""
+
+        async def look(tx: Tx) -> list[str]:
+            return [text] if await self.store.get(tx, text) is not None else await self.store.ids(tx, text)
+
+        ids = await self._database.read(look)
+        if len(ids) > 1:
+            raise InvalidInput(text, f"is the beginning of {ids[0]} and {ids[1]}", "write more of the id")
+        return ids[0] if ids else text
 
     async def is_active(self, crawl_id: str) -> bool:
         """Return whether a crawl exists and has not ended."""

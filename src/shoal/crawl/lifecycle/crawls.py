@@ -32,7 +32,18 @@ from shoal.crawl.lifecycle.crawl_jobs import left_for_a_budget
 from shoal.crawl.lifecycle.crawl_status import LIVE, CrawlReader, CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedUrls, taken_back
 from shoal.crawl.lifecycle.transitions import CrawlTransitions
-from shoal.crawl.scope import check_addresses, check_label, check_proxy, check_walkers, first_urls, seeds_of
+from shoal.crawl.scope import (
+    check_addresses,
+    check_label,
+    check_proxy,
+    check_walkers,
+    default_speed,
+    first_urls,
+    guesses,
+    seeds_of,
+    wants_sitemaps,
+    widening,
+)
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.store import OUTSIDE, ByDriver, FrontierStore
 from shoal.egress.address import AddressRule, Proxies
@@ -102,6 +113,7 @@ class Crawls(CrawlReader):
             seeds = await asyncio.to_thread(self._seeds, config, is_named=named is not None)
         else:
             seeds = self._seeds(config, is_named=named is not None)
+        config = replace(config, speed=config.speed or default_speed(config, seeds))
         check_walkers(config, self._settings.max_concurrent_chrome)
         wanted = crawl_id or CrawlId(new_id("crl"))
         driver = frontier or self._settings.frontier
@@ -143,9 +155,44 @@ class Crawls(CrawlReader):
             raise InvalidInput(EARLIER, f"{earlier_id!r} is {earlier.state}", "wait until it has ended, or stop it")
         return earlier.key_seed
 
-    async def start(self, crawl_id: str) -> CrawlState:
+    async def add_seeds(self, crawl_id: str, texts: Sequence[str], *, is_named: bool = False) -> Crawl:
+        """Add seeds to a crawl that has not started, in one commit; those that it has already are ignored. Only those
+        that its scope needs are kept among its options, so any number can be added. `is_named`: the user named them on
+        this machine's command line."""
+        before = (await self.get(crawl_id)).crawl
+        further = replace(before.config, seeds=list(texts))
+        seeds = await asyncio.to_thread(self._seeds, further, is_named=is_named)
+        kept = await asyncio.to_thread(widening, before.config, seeds)
+
+        async def commit(tx: Tx) -> Crawl:
+            crawl = await self._transitions.locked(tx, crawl_id)
+            if crawl.state is not CrawlState.PENDING:
+                raise StateConflict(
+                    "crawl", crawl_id, crawl.state, "get more seeds", "only one that has not started can"
+                )
+            if crawl.config != before.config:
+                raise StateConflict(
+                    "crawl", crawl_id, crawl.state, "get these seeds now", "others are added; try again"
+                )
+            urls = first_urls(seeds, crawl.key_seed, replace(crawl.config, sitemap="off"))
+            new = 0
+            for start in range(0, len(urls), URLS_AT_ONCE):
+                new += await self.add_urls(tx, crawl, urls[start : start + URLS_AT_ONCE])
+            if wants_sitemaps(crawl.config):
+                await self.add_urls(tx, crawl, guesses(seeds, crawl.key_seed))
+            config = replace(
+                crawl.config,
+                seeds=[*crawl.config.seeds, *kept],
+                more_seeds=crawl.config.more_seeds + max(0, new - len(kept)),
+            )
+            named = [*crawl.named, *kept] if is_named else [*crawl.named]
+            return await self.store.keep_seeds(tx, crawl_id, config, named)
+
+        return await self._database.run(commit)
+
+    async def start(self, crawl_id: str, *, local: bool = False) -> CrawlState:
         """Start a crawl that was stored without being submitted."""
-        return await self._enqueue(crawl_id, {CrawlState.PENDING}, "be started")
+        return await self._enqueue(crawl_id, {CrawlState.PENDING}, "be started", local=local)
 
     async def resume(self, crawl_id: str, *, local: bool = False) -> CrawlState:
         return await self._enqueue(crawl_id, {CrawlState.PAUSED}, "be resumed", local=local)
@@ -439,5 +486,5 @@ INSTEAD = {
 ENDING = frozenset({"be paused", "be stopped"})  # a caller who asks for the end does not want to resume it
 
 
-EARLIER = "recrawl_of (--since)"
+EARLIER = "recrawl_of"
 EARLIER_FIX = "use a crawl that `shoal crawls ls` lists, or another store"
