@@ -30,7 +30,8 @@ from shoal.base.url import Url, UrlRefusal, UrlRules, canonical, origin
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.credentials import hidden
 from shoal.crawl.frontier.admin_store import LOADING, KeptUrl, KnownKey
-from shoal.crawl.frontier.fates import LONGEST_PATTERN, Fate, Trap
+from shoal.crawl.frontier.fates import Fate, Trap
+from shoal.crawl.frontier.traps import LONGEST_PATTERN
 from shoal.crawl.frontier.values import RedirectTarget, SitemapRecord, UrlKind
 from shoal.crawl.states import CrawlState
 from shoal.extract.details import Details, unpacked

@@ -10,7 +10,8 @@ from shoal.base.url import Url, UrlRefusal, hostname, origin, registrable_domain
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.engine.budget import BUDGETS
 from shoal.crawl.frontier.admin_store import UrlFacts, Waiting
-from shoal.crawl.frontier.fates import Fate, pattern_of
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.traps import is_area, pattern_of
 from shoal.crawl.frontier.values import RedirectTarget, SitemapRecord
 from shoal.crawl.scope import MAX_REPEATS, MAX_SEGMENTS, CrawlScope, seeds_of
 from shoal.crawl.states import TERMINAL, CrawlState
@@ -71,7 +72,7 @@ def explain_url(crawl: Crawl, url: Url, facts: UrlFacts | None) -> UrlExplanatio
     if facts.fate is Fate.OPEN:
         return _open(crawl, url, facts.waiting)
     if facts.fate is Fate.QUARANTINED:
-        return _quarantined(url, facts.waiting)
+        return _quarantined(url, facts.trap or pattern_of(url), facts.waiting)
     if facts.sitemap is not None:
         return _sitemap(url, facts.fate, facts.sitemap)
     if facts.fate.skipped:
@@ -158,9 +159,9 @@ def _redirects(waiting: Waiting | None) -> str:
     return f"It redirects to {target}, which is fetched in its place. " if target is not None else ""
 
 
-def _quarantined(url: Url, waiting: Waiting | None) -> UrlExplanation:
-    pattern = pattern_of(url)
-    sentence = f"It is in quarantine as a crawler trap: pages of the pattern {pattern} repeat the same text."
+def _quarantined(url: Url, pattern: str, waiting: Waiting | None) -> UrlExplanation:
+    why = "only lead to ever more pages" if is_area(pattern) else "repeat each other"
+    sentence = f"It is in quarantine as a crawler trap: pages of the pattern {pattern} {why}."
     known = {} if waiting is None else {"depth": waiting.kept.depth, "parent": waiting.parent_url}
     return UrlExplanation(url, UrlState.QUARANTINED, "trap", sentence, {"pattern": pattern, **known})
 
