@@ -8,7 +8,6 @@ from shoal.crawl.frontier.fates import Fate, TrapState
 from shoal.crawl.frontier.traps import (
     GROWTH,
     LONGEST_PATTERN,
-    MOST_TEXTS,
     REPEAT,
     STORED_FROM,
     TrapWatch,
@@ -72,7 +71,7 @@ def test_pages_that_lead_to_pages_of_another_kind_are_not_a_trap() -> None:
     reader = Reader()
     for number in range(1000):
         reader.read(f"/album/{number}", "Album", f"/photo/{number}")
-        reader.read(f"/photo/{number}", "Photo", images=number + 1)
+        reader.read(f"/photo/{number}", "Photo", f"/photo/{number + 2000}", images=number + 1)
     assert reader.points == {}
 
 
@@ -88,7 +87,7 @@ def test_pages_with_texts_of_their_own_take_points_away() -> None:
     reader = Reader()
     reader.months(51)
     for month in range(1000, 1100):
-        reader.read(f"/calendar?month={month}", "A party " + "x" * (month - 999))
+        reader.read(f"/calendar?month={month}", "A party " + "x" * (month - 999), "/more")
     assert reader.points == {PATTERN: 0}
 
 
@@ -144,12 +143,14 @@ def test_pages_whose_numbers_of_links_differ_widely_are_not_a_maze() -> None:
     assert max(reader.points.values(), default=0) < traps.TRAP_SCORE
 
 
-def test_what_was_read_is_forgotten_with_the_texts_that_were_repeated() -> None:
+def test_what_was_read_is_forgotten_with_the_texts_that_were_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traps, "MOST_TEXTS", 300)
     reader = Reader()
     reader.months(9)
-    for number in range(MOST_TEXTS // 2 + 1):
+    links = [NewUrl(0, 0, Url(f"{SITE}/new"), 2, Fate.OPEN)]
+    for number in range(200):
         reader.watch.notice(
-            Url(f"{SITE}/other"), 1, PageFacts("", text_hash=number, skeleton_hash=number), [], 0, WalkerBatch()
+            Url(f"{SITE}/other"), 1, PageFacts("", text_hash=number, text=b"x" * number), links, 0, WalkerBatch()
         )
     reader.months(3, start=100)
     assert reader.points == {}

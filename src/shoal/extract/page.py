@@ -118,11 +118,16 @@ class PageFacts(Struct):
     h1: str | None = None
     word_count: int | None = None
     text_hash: int | None = None  # hash of the visible text, signed 64 bits: equal if pages differ only in markup
-    skeleton_hash: int = 0  # hash of title and visible text without their digits: equal if only numbers differ
+    text: bytes = b""  # the visible text
     images_hash: int = 0  # hash of the addresses of its images, as written; 0 if it has none
     base: str | None = None  # `<base href>` as written
     links: list[str] = field(default_factory=list)  # as written, in document order for each kind of element
     nofollow: list[str] = field(default_factory=list)  # the same for links with rel=nofollow
+
+    def skeleton(self) -> int:
+        """Return a hash of title and visible text without their digits: equal if pages differ only in numbers."""
+        title = (self.title or "").encode(errors="replace")
+        return xxh3_64_intdigest(title.translate(None, _NUMBERS) + b"\0" + self.text.translate(None, _NUMBERS))
 
 
 DEFAULT_OPTIONS: Final = ExtractOptions()
@@ -212,10 +217,7 @@ def _read_text(document: Document, facts: PageFacts) -> None:
     text = visible.replace("\N{NO-BREAK SPACE}", " ").encode(errors="replace")
     facts.word_count = count_words(text)
     facts.text_hash = xxh3_64_intdigest(text) - _SIGN
-    title = "" if facts.title is None else facts.title
-    facts.skeleton_hash = xxh3_64_intdigest(
-        text.translate(None, _NUMBERS) + title.encode(errors="replace").translate(None, _NUMBERS)
-    )
+    facts.text = text
     if images := document.find_all("img"):
         facts.images_hash = xxh3_64_intdigest("\n".join(_attributes(images, "src")).encode(errors="replace"))
 

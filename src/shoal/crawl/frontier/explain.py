@@ -250,6 +250,8 @@ def _at(micros: int) -> str:
 def _skipped(config: CrawlConfig, url: Url, fate: Fate) -> str:
     match fate:
         case Fate.SKIPPED_DEPTH:
+            if config.depth is None:
+                return "Each path on which it was found had more links than the depth limit, which was removed since."
             limit = plural(config.depth, "link")
             return f"Each path on which it was found has more than {limit}, which is the crawl's depth limit."
         case Fate.SKIPPED_SCOPE:

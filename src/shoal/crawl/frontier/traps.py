@@ -38,12 +38,10 @@ AREA_LEVELS: Final = 3  # a host, and two levels of directories
 
 _DIGITS = re.compile(r"[0-9]+")
 _VALUES = re.compile(r"=[^&]*")
-_TOKEN = re.compile(  # a segment that nobody wrote, such as a session id: 3fa9c2b1, or a UUID
-    r"/(?:(?=[a-z]*[0-9])(?=[0-9]*[a-z])(?:(?=[^/]*(?:[0-9][a-z]+[0-9]|[a-z][0-9]+[a-z]))|(?![^/]*[a-z]{4}))[0-9a-z]{8,}"
-    r"|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})(?=/|$)",
-    re.IGNORECASE,
-)
-_NAMED = re.compile(r"=[^&]*[^0-9&]|(?:[0-9][^0-9]*){6}|[0-9][a-z]+[0-9]")  # more than a small number
+_SEGMENT = re.compile(r"(?<=/)(?:[0-9a-z]{8,}+|[0-9a-f-]{36})(?=/|$)", re.IGNORECASE)
+_MIXED = re.compile(r"[0-9][a-z]++[0-9]|[a-z][0-9]++[a-z]", re.IGNORECASE)
+_WORD = re.compile(r"[a-z]{4}", re.IGNORECASE)
+_NAMED = re.compile(r"=[0-9-]*+[^0-9&-]|(?:[0-9][^0-9]*+){6}|[0-9][a-z]++[0-9]")  # more than a small number
 _MONTH = re.compile(r"(?<![0-9])([0-9]{4})[-/_.](?:0?[1-9]|1[0-2])(?![0-9])")
 _CALENDAR = re.compile(
     r"(?<![a-z])(?:year|month|week|day|date|cal|calendar|calendrier|calendario|kalender|agenda)(?![a-z])", re.IGNORECASE
@@ -60,12 +58,22 @@ def pattern_of(url: Url) -> str:
 
 
 def kind_of(url: Url) -> str:
-    """Return the pattern of a URL without its ids."""
-    pattern = pattern_of(url)
+    """Return the pattern of a URL without its ids, such as a session in its path."""
     path = url.partition("?")[0]
-    if _TOKEN.search(path, 8) is None:
-        return pattern
-    return pattern_of(Url(_TOKEN.sub("/~", path) + url[len(path) :]))
+    if _SEGMENT.search(path, 8) is None:
+        return pattern_of(url)
+    return pattern_of(Url(_SEGMENT.sub(_without_id, path) + url[len(path) :]))
+
+
+def _without_id(segment: re.Match[str]) -> str:
+    """Return a segment of a path, or `~` if nobody wrote it: 3fa9c2b1, or a UUID."""
+    text = segment[0]
+    is_id = text.count("-") == 4 or (not text.isdigit() and not text.isalpha() and _is_mixed(text))
+    return "~" if is_id else text
+
+
+def _is_mixed(text: str) -> bool:
+    return _MIXED.search(text) is not None or _WORD.search(text) is None
 
 
 def areas_of(url: Url) -> list[str]:
@@ -106,10 +114,6 @@ def _patterns(url: Url) -> Iterator[str]:
     yield from areas_of(url)
 
 
-ScoreKey = tuple[str, bool]
-"""A pattern, and whether its points are for growth."""
-
-
 class Area:
     """The pages of a part of a site that seem to be without an end."""
 
@@ -130,6 +134,27 @@ class Area:
         return self.squares / self.pages - mean * mean <= (SPREAD * mean) ** 2
 
 
+class Scores:
+    """The points that one walker gave to patterns, and how many of them it sent to the store."""
+
+    def __init__(self) -> None:
+        self.now: dict[str, int] = {}
+        self.sent: dict[str, int] = {}
+
+    def add(self, pattern: str, points: int) -> int:
+        """Change a score, which is never below 0; return what is to be sent: nothing until it is worth it."""
+        score = self.now[pattern] = max(0, self.now.get(pattern, 0) + points)
+        sent = self.sent.get(pattern)
+        if sent is None and score < STORED_FROM:
+            return 0
+        self.sent[pattern] = score
+        return score - (sent or 0)
+
+    def clear(self) -> None:
+        self.now.clear()
+        self.sent.clear()
+
+
 class TrapWatch:
     """Gives points to the patterns of the pages that one walker reads."""
 
@@ -138,8 +163,8 @@ class TrapWatch:
         self._texts: dict[str, set[int]] = {}
         self._kept = 0
         self._repeated: set[str] = set()  # patterns with a page that repeats another one
-        self._scores: dict[ScoreKey, int] = {}
-        self._sent: dict[ScoreKey, int] = {}  # the part of the scores that was sent to the store
+        self._repeats = Scores()
+        self._growth = Scores()
         self._areas: dict[str, Area] = {}
         self._states: dict[str, TrapState] = {}
 
@@ -156,15 +181,17 @@ class TrapWatch:
     ) -> None:
         """Add the points of a page that was read to the batch. `new`: the URLs that it links to and that were not
         known; `known`: how many other URLs of the crawl it links to."""
+        is_compared = facts is not None and facts.text_hash is not None and (new or depth > DEEP)
+        if not is_compared and not self._growth.now:
+            return  # most pages of most sites lead to nothing new
         pattern = kind_of(url)
-        is_first, is_new_text = pattern not in self._texts, False
-        if facts is not None and facts.text_hash is not None:
-            is_new_text = self._compare(pattern, url, depth, facts, new, batch)
-        self._measure(pattern, url, is_new_text, is_first, new, known, batch)
+        is_first = pattern not in self._texts
+        is_new_text = is_compared and facts is not None and self._compare(pattern, url, depth, facts, new, batch)
+        self._measure(url, [pattern] if not is_first else [], len(new) if is_new_text else 0, known, batch)
 
     def forget(self) -> None:
         """Start over: pages may be read again, and a page repeats its own text."""
-        for memory in (self._texts, self._repeated, self._scores, self._sent, self._areas):
+        for memory in (self._texts, self._repeated, self._repeats, self._growth, self._areas):
             memory.clear()
         self._kept = 0
 
@@ -176,18 +203,18 @@ class TrapWatch:
         if texts is None:
             texts = self._texts[pattern] = set()
         whole = hash((facts.title, facts.text_hash, facts.images_hash))
-        skeleton = hash((facts.skeleton_hash, facts.images_hash))
+        skeleton = hash((facts.skeleton(), facts.images_hash))
         is_repeat, is_similar = whole in texts, skeleton in texts
         if not is_repeat:
             self._keep(texts, whole, skeleton)
         if not is_similar:
-            if (pattern, False) in self._scores:
-                self._add((pattern, False), NEW_TEXT, url, batch)
+            if pattern in self._repeats.now:
+                self._add(pattern, url, batch, repeats=NEW_TEXT)
             return True
         is_repeat = is_repeat or self._is_no_date(url)
         self._repeated.add(pattern)
         if depth > DEEP or any(kind_of(one.url) in self._repeated for one in new):
-            self._add((pattern, False), REPEAT if is_repeat else NUMBERS_ONLY, url, batch)
+            self._add(pattern, url, batch, repeats=REPEAT if is_repeat else NUMBERS_ONLY)
         return not is_repeat
 
     def _is_no_date(self, url: Url) -> bool:
@@ -200,59 +227,47 @@ class TrapWatch:
     def _is_near(self, year: str) -> bool:
         return FIRST_YEAR <= int(year) <= self._last_year
 
-    def _measure(
-        self,
-        pattern: str,
-        url: Url,
-        is_new_text: bool,
-        is_first: bool,
-        new: list[NewUrl],
-        known: int,
-        batch: WalkerBatch,
-    ) -> None:
+    def _measure(self, url: Url, patterns: list[str], links: int, known: int, batch: WalkerBatch) -> None:
         """Compare a page with a maze, in which every page has a text and a name of its own and links only to new ones.
 
-        Known links that every page has are its menu. Pages that are numbered are not a maze: somebody counted them.
+        `patterns`: its pattern, if it is not the first page of it; `links`: new ones, if its text is new. Known links
+        that every page has are its menu. Pages that are numbered are not a maze: somebody counted them.
         """
         areas = areas_of(url)
         if self._states and any(area in self._states for area in areas):
             return  # whoever released a part of a site means its pages
-        links = len(new)
-        points = CHAIN if links == 1 else GROWTH
-        is_named = is_first or _NAMED.search(url, url.index("/", 8)) is not None
-        for area in areas if is_first else (pattern, *areas):
+        is_named = not patterns or _NAMED.search(url, url.index("/", 8)) is not None
+        for area in patterns + areas:
             seen = self._areas.get(area)
             if seen is None:
-                self._add_area(area)
+                if links:
+                    self._add_area(area)
                 continue
-            if seen.menu is None or known < seen.menu:
+            if links and (seen.menu is None or known < seen.menu):
                 seen.menu = known
-            if not is_new_text or not links or (known - seen.menu) * CROSS_LINKS > links:
-                if self._scores.get((area, True)):
-                    self._add((area, True), NO_GROWTH, url, batch)
+            if not links or (known - (seen.menu or 0)) * CROSS_LINKS > links:
+                if self._growth.now.get(area):
+                    self._add(area, url, batch, growth=NO_GROWTH)
             elif is_named and seen.add(links):
-                self._add((area, True), points, url, batch)
+                self._add(area, url, batch, growth=CHAIN if links == 1 else GROWTH)
 
     def _add_area(self, area: str) -> None:
         if len(self._areas) >= MOST_AREAS:
-            self._areas = {one: seen for one, seen in self._areas.items() if (one, True) in self._sent}
-            self._scores = {one: score for one, score in self._scores.items() if one in self._sent}
+            sent = self._growth.sent
+            self._areas = {one: seen for one, seen in self._areas.items() if one in sent}
+            self._growth.now = dict(sent)
         self._areas[area] = Area()
 
-    def _add(self, key: ScoreKey, points: int, url: Url, batch: WalkerBatch) -> None:
-        """Change the score of a pattern. Scores that are worth it are sent to the store."""
-        pattern, is_growth = key
+    def _add(self, pattern: str, url: Url, batch: WalkerBatch, *, repeats: int = 0, growth: int = 0) -> None:
+        """Change the scores of a pattern, and send what is worth it to the store."""
         if pattern in self._states:
             return
-        score = self._scores[key] = max(0, self._scores.get(key, 0) + points)
-        if score >= STORED_FROM or key in self._sent:
+        repeats = self._repeats.add(pattern, repeats) if repeats else 0
+        growth = self._growth.add(pattern, growth) if growth else 0
+        if repeats or growth:
             earned = batch.traps.setdefault(pattern, TrapPoints(url))
-            change = score - self._sent.get(key, 0)
-            if is_growth:
-                earned.growth += change
-            else:
-                earned.repeats += change
-            self._sent[key] = score
+            earned.repeats += repeats
+            earned.growth += growth
 
     def _keep(self, texts: set[int], *found: int) -> None:
         if self._kept >= MOST_TEXTS:
