@@ -349,6 +349,14 @@ async def test_a_crawl_is_not_loaded_over_another(bench: Bench) -> None:
     assert recount(bench, copy) == recount(bench, crawl.id)
 
 
+async def test_a_dump_without_a_depth_keeps_the_limit_that_its_crawl_had(bench: Bench, other: Bench) -> None:
+    head, *rest = await dumped(bench, await paused(bench))
+    values = orjson.loads(head)
+    assert values["crawl"]["config"].pop("depth", "missing") != "missing"
+    copy = await dump_of(other).load([orjson.dumps(values), *rest])
+    assert (await other.crawls.get(copy)).crawl.config.depth == 3
+
+
 async def test_hosts_that_were_named_elsewhere_are_not_trusted_here(bench: Bench, other: Bench) -> None:
     crawl = await paused(bench)
     await bench.sql(f"""UPDATE crawl SET named = '["http://127.0.0.1:8080/"]' WHERE number = {crawl.number}""")
