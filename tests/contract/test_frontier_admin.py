@@ -114,7 +114,8 @@ async def walked(bench: Bench) -> tuple[Crawl, Walker]:
     fails, waits, _, trap = sorted(turn.work, key=lambda task: task.url)
     rest = [linked(walker, "/waits"), linked(walker, "http://example.net/other", kind=UrlKind.SITEMAP)]
     rest.append(linked(walker, "/trap/2", fate=Fate.QUARANTINED))
-    report = WalkerBatch([failed(fails), later(waits, YEARS), Settled(trap, Fate.QUARANTINED)], rest, {TRAP: trap.url})
+    await bench.database.run(lambda tx: bench.frontier.quarantine(tx, walker.crawl.number, {TRAP: trap.url}))
+    report = WalkerBatch([failed(fails), later(waits, YEARS), Settled(trap, Fate.QUARANTINED)], rest)
     await walker.commits.turn(report, TurnRequest(0, 1))
     return crawl, walker
 

@@ -11,8 +11,6 @@ from shoal.extract.flags import PageFlag
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, serving
 from tests.support.trap_site import PARTS, SHELLS, answer, maze
 
-NO_LIMIT = 10_000
-
 
 def script(path: str) -> Answer | None:
     found = answer(path)
@@ -27,7 +25,7 @@ async def traps_of(crawler: Crawler, seen: CrawlStatus) -> set[str]:
 async def test_a_part_has_as_many_pages_as_expected(crawler: Crawler, start: str) -> None:
     _, least, most = PARTS[start]
     async with serving(ScriptedSite(script)) as site:
-        seen = await crawler.crawl(site, start, depth=NO_LIMIT)
+        seen = await crawler.crawl(site, start)
     assert seen.crawl.state is CrawlState.COMPLETED
     assert least <= seen.counts.pages <= most
     assert (seen.crawl.state_reason == "drained_partly") is (least < most)
@@ -37,7 +35,7 @@ async def test_a_part_has_as_many_pages_as_expected(crawler: Crawler, start: str
 @pytest.mark.exhaustive
 async def test_a_site_with_all_parts_is_crawled_up_to_its_traps(crawler: Crawler) -> None:
     async with serving(ScriptedSite(script)) as site:
-        seen = await crawler.crawl(site, depth=NO_LIMIT)
+        seen = await crawler.crawl(site)
     least, most = (sum(part[place] for part in PARTS.values()) for place in (1, 2))
     assert least < seen.counts.pages <= most + 1
     kinds = {pattern.removeprefix(site.url) for pattern in await traps_of(crawler, seen)}
@@ -54,7 +52,7 @@ async def test_shells_are_counted_as_pages_that_need_a_browser(crawler: Crawler)
 async def test_a_resumed_crawl_has_the_points_of_the_walker_before(crawler: Crawler) -> None:
     _, least, most = PARTS["/maze/"]
     async with serving(ScriptedSite(script)) as site:
-        crawl = await crawler.submit(site, "/maze/", depth=NO_LIMIT)
+        crawl = await crawler.submit(site, "/maze/")
         for stops in (300, 600):
             walking = asyncio.create_task(crawler.walk(crawl))
             await site.until(lambda: len(site.asked) >= stops, walking)  # noqa: B023 - awaited in the same pass
@@ -69,7 +67,7 @@ async def test_a_resumed_crawl_has_the_points_of_the_walker_before(crawler: Craw
 
 async def test_a_part_of_a_site_can_be_released(crawler: Crawler) -> None:
     async with serving(ScriptedSite(script)) as site:
-        seen = await crawler.crawl(site, "/maze/", depth=NO_LIMIT)
+        seen = await crawler.crawl(site, "/maze/")
         held, [trap] = seen.counts.held, await crawler.app.crawls.traps(seen.crawl.id)
         assert (trap.pattern, trap.count) == (f"{site.url}/maze/*", held)
         links = re.findall(r'href="(/maze/[^"]+/[^"]+)"', maze(trap.sample.removeprefix(site.url)))
