@@ -88,8 +88,10 @@ def test_the_pages_findings_and_results_of_an_earlier_commit_are_read(shoal: Sho
     assert Counter(result["state"] for result in results) == {"done": 5, "failed": 1}
     policies = json.loads(shoal("policies", "ls", "--json"))["items"]
     assert len(policies) == 2
-    # Policies keep the rate that was the default when they were stored.
+    # Policies keep the rate and the depth that were the default when they were stored.
     assert [policy["crawl_config"].get("speed") for policy in policies if policy["seeds"]] == ["normal"]
+    depths = {bool(policy["seeds"]): policy["crawl_config"].get("depth") for policy in policies}
+    assert depths == {True: 3, False: None}
 
 
 def test_a_crawl_of_an_earlier_commit_moves_to_a_new_store(shoal: Shoal, site: Site, tmp_path: Path) -> None:

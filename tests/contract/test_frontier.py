@@ -19,6 +19,7 @@ from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.engine.walker_commits import TurnRequest
 from shoal.crawl.frontier.fates import REOPENING, Fate
+from shoal.crawl.frontier.traps import TRAP_SCORE, pattern_of
 from shoal.crawl.frontier.values import (
     CRASHES_ALONE,
     Control,
@@ -26,6 +27,7 @@ from shoal.crawl.frontier.values import (
     NewUrl,
     Settled,
     SitemapRecord,
+    TrapPoints,
     UrlKind,
     WalkerBatch,
 )
@@ -229,6 +231,26 @@ async def test_a_url_skipped_for_how_it_was_found_can_be_quarantined_and_release
     assert (await driver.bench.counts(crawl)).skipped == {"trap": 1}
     assert await driver.bench.crawls.release(crawl.id, pattern) == 1
     assert await fate_of(driver, crawl, f"{pattern}2") is Fate.OPEN
+    await check_counters(driver, crawl)
+
+
+async def test_points_of_all_walkers_make_the_smallest_pattern_a_trap(driver: FrontierDriver) -> None:
+    crawl, sample = await grown(driver, "/seed"), Url(f"{SITE}/maze/a/7")
+    maze, site = f"{SITE}/maze/*", f"{SITE}/*"
+
+    async def score(points: int, *patterns: str) -> list[str]:
+        earned = {pattern: TrapPoints(sample, growth=points) for pattern in patterns}
+        return list(await driver.bench.database.run(lambda tx: driver.frontier.score_traps(tx, crawl.number, earned)))
+
+    assert await score(-5, maze, site) == []
+    assert await score(TRAP_SCORE // 2, maze, site) == []
+    assert await score(TRAP_SCORE // 2, maze, site) == [maze]
+    assert await score(TRAP_SCORE - 1, site) == [], "its points were those of the maze"
+    assert await score(TRAP_SCORE, pattern_of(sample)) == [], "its URLs are in quarantine already"
+    await add(driver, crawl, *(new_url(crawl, path, fate=Fate.QUARANTINED) for path in ("/maze/b", "/maze/c/1")))
+    assert (await driver.bench.counts(crawl)).skipped == {"trap": 2}
+    assert await driver.bench.crawls.release(crawl.id, maze) == 2
+    assert await score(TRAP_SCORE, maze) == []
     await check_counters(driver, crawl)
 
 

@@ -114,7 +114,8 @@ async def walked(bench: Bench) -> tuple[Crawl, Walker]:
     fails, waits, _, trap = sorted(turn.work, key=lambda task: task.url)
     rest = [linked(walker, "/waits"), linked(walker, "http://example.net/other", kind=UrlKind.SITEMAP)]
     rest.append(linked(walker, "/trap/2", fate=Fate.QUARANTINED))
-    report = WalkerBatch([failed(fails), later(waits, YEARS), Settled(trap, Fate.QUARANTINED)], rest, {TRAP: trap.url})
+    await bench.database.run(lambda tx: bench.frontier.quarantine(tx, walker.crawl.number, {TRAP: trap.url}))
+    report = WalkerBatch([failed(fails), later(waits, YEARS), Settled(trap, Fate.QUARANTINED)], rest)
     await walker.commits.turn(report, TurnRequest(0, 1))
     return crawl, walker
 
@@ -347,6 +348,14 @@ async def test_a_crawl_is_not_loaded_over_another(bench: Bench) -> None:
         await dump_of(bench).load(lines)
     copy = await dump_of(bench).load(lines, crawl_id="copy")
     assert recount(bench, copy) == recount(bench, crawl.id)
+
+
+async def test_a_dump_without_a_depth_keeps_the_limit_that_its_crawl_had(bench: Bench, other: Bench) -> None:
+    head, *rest = await dumped(bench, await paused(bench))
+    values = orjson.loads(head)
+    assert values["crawl"]["config"].pop("depth", "missing") != "missing"
+    copy = await dump_of(other).load([orjson.dumps(values), *rest])
+    assert (await other.crawls.get(copy)).crawl.config.depth == 3
 
 
 async def test_hosts_that_were_named_elsewhere_are_not_trusted_here(bench: Bench, other: Bench) -> None:

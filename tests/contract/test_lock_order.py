@@ -189,7 +189,15 @@ BY_A_LEADER = {  # by one process, of rows that are not changed any more
     *("forget_events", "forget_results", "forget_cursors", "forget_job_hours", "forget_bot_hours"),
 }
 OF_AN_ENDED_CRAWL = {
-    *("drop_touched", "drop_fates", "drop_fates_up_to", "drop_frontier_hosts", "drop_traps", "drop_sitemaps"),
+    *(
+        "drop_touched",
+        "drop_fates",
+        "drop_fates_up_to",
+        "drop_frontier_hosts",
+        "drop_trap_scores",
+        "drop_traps",
+        "drop_sitemaps",
+    ),
     *("drop_targets", "drop_details_up_to", "drop_pages_up_to", "drop_counters", "drop_skips", "drop_journal_entries"),
     "drop_jobs",
 }

@@ -26,7 +26,8 @@ from shoal.base.database.queries import Query, files, load
 from shoal.base.ids import JobId, new_id
 from shoal.base.settings import DatabaseSettings, EventSettings
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.frontier.fates import Fate, pattern_of
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.traps import pattern_of
 from shoal.crawl.frontier.values import NewUrl, Settled, SitemapRecord, WalkerBatch
 from shoal.crawl.store import HostRate
 from shoal.events.forwarder import EventRetention

@@ -18,7 +18,8 @@ from shoal.base.url import Url
 from shoal.crawl.engine.engine import LONGEST_SILENCE_SECONDS, silence_seconds
 from shoal.crawl.engine.results import MOST_URLS, STARVING_SECONDS
 from shoal.crawl.frontier.explain import UrlState
-from shoal.crawl.frontier.fates import TrapState, pattern_of
+from shoal.crawl.frontier.fates import TrapState
+from shoal.crawl.frontier.traps import pattern_of
 from shoal.crawl.frontier.values import Control, Turn
 from shoal.crawl.states import CrawlState
 from shoal.process.runners import make_walker

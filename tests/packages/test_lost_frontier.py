@@ -16,7 +16,7 @@ from shoal.base.database import Tx
 from shoal.base.settings import Settings
 from shoal.base.signals import Signals
 from shoal.base.url import Url
-from shoal.crawl.frontier.fates import pattern_of
+from shoal.crawl.frontier.traps import pattern_of
 from shoal.crawl.frontier.values import Settlement, WalkerBatch
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedUrls

@@ -14,7 +14,7 @@ from shoal.cli.api_client import ApiTarget
 from shoal.cli.audit import analyze_locally
 from shoal.cli.output import rows_of, summary
 from shoal.crawl import states
-from shoal.crawl.frontier.fates import pattern_of
+from shoal.crawl.frontier.traps import pattern_of
 from shoal.crawl.journal_messages import JournalEntry
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import CrawlMove, CrawlState

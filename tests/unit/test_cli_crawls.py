@@ -152,7 +152,7 @@ def test_a_crawl_is_made_for_the_workers_with_the_options_of_a_crawl(capsys: pyt
     made = told(capsys, "add", "https://four.test/", "https://five.test/", "--project", "shop", *words)
     assert (made["state"], made["seeds"]) == ("queued", ["https://four.test/", "https://five.test/"])
     assert (made["project"], made["labels"], made["priority"]) == ("shop", {"team": "a"}, 60)
-    assert [made["config"][name] for name in ("max_pages", "max_seconds", "workers", "depth")] == [7, 600.0, 2, 3]
+    assert [made["config"][name] for name in ("max_pages", "max_seconds", "workers", "depth")] == [7, 600.0, 2, None]
     assert [crawl["id"] for crawl in told(capsys, "ls", "--project", "shop")["items"]] == [made["id"]]
     assert [crawl["id"] for crawl in told(capsys, "ls", "--label", "team=a")["items"]] == [made["id"]]
     assert told(capsys, "ls", "--label", "team=b")["items"] == []
@@ -190,8 +190,9 @@ def test_a_crawl_is_shown_with_its_options(capsys: pytest.CaptureFixture[str]) -
     rows = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines())
     shown = {name: value.strip() for name, value in rows.items()}
     assert (shown["Id"], shown["State"], shown["Seeds"]) == ("two", "queued", "https://two.test/, https://other.test/")
-    assert (shown["Depth"], shown["Scope"], shown["Speed"]) == ("3", "host", "normal")
-    assert told(capsys, "show", "two")["config"]["depth"] == 3
+    assert (shown["Scope"], shown["Speed"]) == ("host", "normal")
+    assert "Depth" not in shown
+    assert told(capsys, "show", "two")["config"]["depth"] is None
 
 
 @pytest.mark.parametrize(
@@ -265,7 +266,6 @@ def test_a_crawl_is_changed_by_its_flags(capsys: pytest.CaptureFixture[str]) -> 
     [
         ([], 2, "Nothing to change"),
         (["--max-pages", "0"], 2, "--max-pages cannot be '0'"),
-        (["--depth", "none"], 2, "--depth cannot be"),
         (["--exclude", "("], 2, "--exclude '(' is not a regular expression"),
         (["--max-time", "soon"], 2, "--max-time 'soon' is not a duration"),
         (["--priority", "101"], 2, "--priority cannot be '101'"),

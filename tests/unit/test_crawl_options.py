@@ -38,6 +38,7 @@ def parsed(*words: str) -> CrawlConfig:
     ("words", "field", "value"),
     [
         (["--depth", "7"], "depth", 7),
+        (["--depth", "none"], "depth", None),
         (["--max-pages", "10"], "max_pages", 10),
         (["--scope", "domain"], "scope", "domain"),
         (["--include", "a", "--include", "b"], "include", ["a", "b"]),
@@ -62,7 +63,10 @@ def test_help_comes_from_the_field_descriptions() -> None:
     for field, flag in FLAGS.items():
         assert f"{flag.name} " in told
         assert fields_of(CrawlConfig)[field].description in told
-    assert "--depth N Maximum number of links between a seed and a page. [default: 3]" in told
+    assert (
+        "--depth N Maximum number of links between a seed and a page; null, on the command line none, is no limit."
+        in told
+    )
     assert "--scope page|prefix|host|domain|any" in told
 
 

@@ -74,7 +74,7 @@ def entries() -> Iterator[JournalEntry]:
     yield messages.seed_failed(FailedSeed(SITE, None, "dns_error", "no such host"))
     yield messages.more_seeds_failed()
     yield messages.held(HostUpdate(SITE, 429), 3)
-    yield messages.trapped("/a/0", URL)
+    yield from (messages.trapped(pattern, URL) for pattern in ("/a/0", "/a/*"))
 
 
 def explanations() -> Iterator[UrlExplanation]:
@@ -87,7 +87,7 @@ def explanations() -> Iterator[UrlExplanation]:
             yield explain_url(crawl_of(scope=scope, **options), URL, UrlFacts(Fate.SKIPPED_SCOPE))
     patterns = [f"b{place}" for place in range(30)]
     for fate in (fate for fate in Fate if fate.skipped):
-        for depth in (1, 2):
+        for depth in (1, 2, None):
             crawl = crawl_of(depth=depth, exclude=["a", *patterns], include=patterns)
             yield explain_url(crawl, URL, UrlFacts(fate))
     yield explain_url(crawl_of(), Url("https://elsewhere.test/"), None)
@@ -118,7 +118,7 @@ def of_settled() -> Iterator[UrlExplanation]:
     unknown = Page(url=URL, depth=1, fetched_at=AT, attempt=3)
     settled = [UrlFacts(Fate.FETCHED, page=page) for page in (None, fetched, moved, apart, far)]
     settled += [UrlFacts(Fate.FAILED, page=page) for page in (None, failed, unknown)]
-    settled.append(UrlFacts(Fate.QUARANTINED))
+    settled += [UrlFacts(Fate.QUARANTINED, trap=trap) for trap in (None, f"{SITE}/*")]
     for listed, problem in ((1, None), (2, "is cut off")):
         record = SitemapRecord(URL, AT, 200, listed, problem)
         settled += [UrlFacts(fate, sitemap=record) for fate in (Fate.FETCHED, Fate.FAILED)]

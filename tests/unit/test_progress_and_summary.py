@@ -51,7 +51,7 @@ SECOND = 1_000_000
 
 
 def seen(state: CrawlState, reason: str | None, counts: Counts, seconds: int | None = None) -> CrawlStatus:
-    config = CrawlConfig(seeds=["http://a.example/"])
+    config = CrawlConfig(seeds=["http://a.example/"], depth=3)
     finished_at = None if seconds is None else seconds * SECOND
     crawl = Crawl(
         number=1,
@@ -267,13 +267,14 @@ def test_the_summary_of_a_completed_crawl() -> None:
         ("drained", {}, {}, 0, []),
         ("drained", {"depth": 2}, {"depth": 243}, 0, ["243 URLs are deeper than `--depth 2`"]),
         ("drained", {"depth": 2}, {"depth": 1}, 0, ["1 URL is deeper than `--depth 2`"]),
+        ("drained", {}, {"depth": 2}, 0, ["2 URLs are deeper than the limit when they were found"]),
         ("max_pages", {"max_pages": 50}, {}, 1200, ["1,200 URLs still queued when `--max-pages 50` was reached"]),
         ("max_bytes", {"max_bytes": 5000}, {}, 1, ["1 URL still queued when `--max-bytes 5000` was reached"]),
         ("max_seconds", {"max_seconds": 90.0}, {}, 2, ["2 URLs still queued when `--max-time 90s` was reached"]),
         ("max_pages", {"max_pages": 50}, {}, 0, []),
         (
             "drained",
-            {"max_pages_per_host": 10},
+            {"max_pages_per_host": 10, "depth": 3},
             {"host_budget": 31, "depth": 2, "scope": 9},
             0,
             ["2 URLs are deeper than `--depth 3`", "31 URLs are beyond `--max-pages-per-host 10`"],

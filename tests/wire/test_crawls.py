@@ -275,6 +275,27 @@ async def test_a_body_that_is_not_a_json_object_is_refused(api: ServedApi) -> No
         assert (answered.status, answered.json["code"]) == (422, "invalid_input")
 
 
+@pytest.mark.parametrize(
+    ("options", "depth"),
+    [
+        ({}, None),
+        ({"scope": "prefix"}, None),
+        ({"scope": "domain"}, 3),
+        ({"scope": "any"}, 3),
+        ({"scope": "any", "depth": None}, None),
+        ({"scope": "any", "depth": 7}, 7),
+        ({"depth": None}, None),
+    ],
+)
+async def test_only_crawls_of_more_than_a_host_have_a_depth_limit_by_default(
+    api: ServedApi, options: dict[str, Any], depth: int | None
+) -> None:
+    status, crawl = await api.ask(CRAWLS, {"seeds": ["http://one.example/"], "start": False, **options})
+    assert (status, crawl["config"]["depth"]) == (202, depth)
+    status, crawl = await api.ask(f"{CRAWLS}/{crawl['id']}", {"depth": None}, method="PATCH")
+    assert (status, crawl["config"]["depth"]) == (200, None)
+
+
 async def test_numbers_and_depths_that_no_parser_agrees_on_are_refused(api: ServedApi) -> None:
     deep = b"[" * 10_000 + b"]" * 10_000
     for field in (b"NaN", b"Infinity", b"-Infinity", b"1e400", str(2**63).encode(), b"9" * 5000, deep):

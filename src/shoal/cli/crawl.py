@@ -325,7 +325,8 @@ class CrawlCommand:
         totals = summary(status, self._app.clock.monotonic() - self._began, self._target)
         if self._local_crawl is not None and (count := self._local_crawl.tally.not_rendered):
             totals["not_rendered"] = count
-            note(f"Pages that need a browser, but were read without one: {count}")
+            fix = "; crawl with --render auto" if self._crawl.config.render == "never" else ""
+            note(f"Pages that need a browser, but were read without one: {count}{fix}")
         to_stdout = self._to_stdout
         if self._display.summary_form == "json":
             print_line(totals, to_stdout=to_stdout)

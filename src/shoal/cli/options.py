@@ -134,6 +134,9 @@ def read_file(path: str, what: str) -> bytes:
     return data
 
 
+NONE = "none"
+
+
 @dataclass(frozen=True, slots=True)
 class CrawlFlag:
     """A flag of a crawl option. `read` parses its text; the message of its `ValueError` completes a sentence such as
@@ -199,7 +202,7 @@ class CrawlFlag:
 
 
 PROMISED = (
-    CrawlFlag("--depth", "depth", "N"),
+    CrawlFlag("--depth", "depth", "N", lambda text: None if text == NONE else text),
     CrawlFlag("--max-pages", "max_pages", "N"),
     CrawlFlag("--max-bytes", "max_bytes", "SIZE", read_size, "a size such as 500MB or 2GiB"),
     CrawlFlag("--max-time", "max_seconds", "D", read_seconds, DURATION_FORM),
@@ -242,7 +245,6 @@ ADDED = FLAGS | {
         PRIORITY,
     )
 }
-NONE = "none"
 
 
 def crawl_flags(command: Command) -> Command:

@@ -1,6 +1,7 @@
 """The classes of seed 004, over the frontier of a scan."""
 
 import asyncio
+import sys
 import threading
 import weakref
 from collections import deque
@@ -190,7 +191,7 @@ class PersistentUrlQueueManager:
         if crawl is None:
             found.close()
             raise NotFound("scan", scan_id, "start one with seeds")
-        found.max_depth = crawl.config.depth
+        found.max_depth = sys.maxsize if crawl.config.depth is None else crawl.config.depth
         return found
 
     @cached_property

@@ -1,8 +1,10 @@
 """The crawl: the options a caller sends, and the row and counts that Shoal stores."""
 
+import math
 import re
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import xxhash
 from msgspec import Meta, Struct, field
@@ -88,11 +90,19 @@ def usable_rules(rules: dict[str, Any] | None) -> dict[str, Any] | None:
     return rules
 
 
+DEPTH = (
+    "Maximum number of links between a seed and a page; null, on the command line none, is no limit. "
+    "Default: no limit, 3 with the scopes domain and any."
+)
+WIDE_DEPTH = 3  # with a scope that the sites of others are in
+EARLIER_DEPTH = 3  # of crawls that were stored without a depth: it was the default of every scope
+
+
 class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The options of a crawl, as a caller sends them."""
 
     seeds: Annotated[list[Text], describe("URLs to start from.", min_length=1, max_length=MOST_SEEDS)]
-    depth: Annotated[Depth, describe("Maximum number of links between a seed and a page.")] = 3
+    depth: Annotated[Depth | None, describe(DEPTH)] = None
     max_pages: Annotated[Count | None, describe("Complete after this many pages.")] = None
     max_bytes: Annotated[Size | None, describe("Complete after this many bytes.")] = None
     max_seconds: Annotated[Seconds | None, describe("Complete after this much crawling time.")] = None
@@ -216,6 +226,18 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "hooks": hook_names,
         "more_seeds": counted_by_shoal,
     }
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any], *, strict: bool = True, called: Callable[[str], str] = str) -> Self:
+        """Validate options. Crawls of more than one host have a depth limit unless they say otherwise."""
+        if "depth" not in values and values.get("scope") in ("domain", "any"):
+            values = {**values, "depth": WIDE_DEPTH}
+        return super().read(values, strict=strict, called=called)
+
+    @property
+    def deepest(self) -> float:
+        """The depth of the deepest pages."""
+        return math.inf if self.depth is None else self.depth
 
     @property
     def budgets(self) -> tuple[float | None, ...]:

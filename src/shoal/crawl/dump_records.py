@@ -26,10 +26,11 @@ from shoal.base.errors import InvalidInput
 from shoal.base.request_form import known_fields
 from shoal.base.text import DEEPEST, has_nul, is_nested_too_deeply, shorten
 from shoal.base.url import Url, UrlRefusal, UrlRules, canonical, origin
-from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
+from shoal.crawl.crawl import EARLIER_DEPTH, Counts, Crawl, CrawlConfig
 from shoal.crawl.credentials import hidden
 from shoal.crawl.frontier.admin_store import LOADING, KeptUrl, KnownKey
-from shoal.crawl.frontier.fates import LONGEST_PATTERN, Fate, Trap
+from shoal.crawl.frontier.fates import Fate, Trap
+from shoal.crawl.frontier.traps import LONGEST_PATTERN
 from shoal.crawl.frontier.values import RedirectTarget, SitemapRecord, UrlKind
 from shoal.crawl.states import CrawlState
 from shoal.extract.details import Details, unpacked
@@ -318,6 +319,8 @@ def _head(values: dict[str, Any]) -> Head:
         if type(counts["walked"]) is not int or not 0 <= counts["walked"] <= LATEST:
             raise ValueError("counts.walked is out of range")
         counts["walked"] = timedelta(microseconds=counts["walked"])
+    if isinstance(run := values.get("crawl"), dict) and isinstance(config := run.get("config"), dict):
+        config.setdefault("depth", EARLIER_DEPTH)
     head = convert(known_fields(values, Head), Head)
     sums = _in_range(head.counts)
     if not all(0 <= count <= BIGGEST for count in (*sums.responses.values(), *sums.skipped.values())):

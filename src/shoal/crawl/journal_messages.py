@@ -13,6 +13,7 @@ from shoal.base.clock import Clock
 from shoal.base.text import Sentence, joined, message, plural
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.frontier.fates import SKIPS
+from shoal.crawl.frontier.traps import is_area
 from shoal.crawl.frontier.values import Turn, WalkerBatch
 from shoal.crawl.lifecycle.failed_urls import MAX_LISTED, FailedSeed
 from shoal.crawl.states import DRAINED, DRAINED_PARTLY, LABELS, RELEASABLE, CrawlMove, CrawlState, reason_text
@@ -48,7 +49,8 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "host_held": (message("{host} answered {status}: no requests for {seconds} s"),),
     "limit_reached": (message("{reason}; other workers finish what they are fetching"),),
     "more_seeds_failed": (message("More seeds failed; they are counted when the crawl has ended"),),
-    "pattern_quarantined": (message("Quarantined {pattern} as a crawler trap: its pages repeat the same text"),),
+    "pattern_quarantined": (message("Quarantined {pattern} as a crawler trap: its pages repeat each other"),),
+    "area_quarantined": (message("Quarantined {pattern} as a crawler trap: its pages only lead to ever more pages"),),
     "pattern_released": (
         message("{pattern} is released from quarantine: {count} URL queued again"),
         message("{pattern} is released from quarantine: {count} URLs queued again"),
@@ -305,7 +307,8 @@ def released(pattern: str, urls: int) -> JournalEntry:
 
 
 def trapped(pattern: str, sample: str) -> JournalEntry:
-    return _entry("pattern_quarantined", JournalLevel.WARNING, pattern=pattern, url=sample)
+    kind = "area_quarantined" if is_area(pattern) else "pattern_quarantined"
+    return _entry(kind, JournalLevel.WARNING, pattern=pattern, url=sample)
 
 
 EVERY_SECONDS = 60.0  # between two entries on the same subject
@@ -342,8 +345,6 @@ class JournalReporter:
         if self._dead_seeds <= MAX_LISTED:
             for seed in filter(None, map(FailedSeed.settled, batch.settled)):
                 self._seed_failed(seed)
-        for pattern, sample in batch.traps.items():
-            self._waiting.append(trapped(pattern, sample))
         now = self._clock.monotonic()
         found = self._found and now >= self._report_at
         depth = self._depth if self._seen > self._depth and now >= self._look_at else None

@@ -34,7 +34,7 @@ class CrawlScope:
 
     def change(self, config: CrawlConfig) -> None:
         """Apply a new depth and new filters; the scope itself does not change."""
-        self._depth = config.depth
+        self._depth = config.deepest
         self._include = UrlPatterns(config.include) if config.include else None
         self._exclude = UrlPatterns(config.exclude) if config.exclude else None
 
@@ -111,7 +111,7 @@ PAGE_DEPTH = 1  # depth of listed pages: lower than that of the sitemaps in an i
 
 def wants_sitemaps(config: CrawlConfig) -> bool:
     """Return whether any URL a sitemap lists could be fetched."""
-    return config.sitemap != "off" and config.depth >= PAGE_DEPTH and config.scope != "page"
+    return config.sitemap != "off" and config.deepest >= PAGE_DEPTH and config.scope != "page"
 
 
 def guesses(urls: Iterable[Url], key_seed: int) -> list[NewUrl]:

@@ -14,7 +14,7 @@ from shoal.base.database import Tx
 from shoal.base.ids import CrawlId
 from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig, FrontierDriver
-from shoal.crawl.frontier.fates import Fate, Trap
+from shoal.crawl.frontier.fates import Fate, Trap, TrapState
 from shoal.crawl.frontier.values import (
     Added,
     FrontierChange,
@@ -25,6 +25,7 @@ from shoal.crawl.frontier.values import (
     Settlement,
     SitemapRecord,
     Taken,
+    TrapPoints,
     UrlKind,
     WalkerBatch,
     key_of,
@@ -318,17 +319,22 @@ class FrontierStore(Protocol):
         these URLs may be committed before `settle`. Call it for frontiers outside the database."""
         ...
 
-    async def quarantine(self, tx: Tx, crawl: int, traps: dict[str, Url]) -> None:
-        """Quarantine these patterns, each with a sample URL, unless they are already known."""
+    async def score_traps(self, tx: Tx, crawl: int, points: dict[str, TrapPoints]) -> dict[str, Url]:
+        """Add points to patterns, and quarantine the smallest of those that have enough. Return them, each with a
+        sample URL. Scores are never below 0; walkers that add to the same one wait for each other."""
+        ...
+
+    async def quarantine(self, tx: Tx, crawl: int, traps: dict[str, Url]) -> list[str]:
+        """Quarantine these patterns, each with a sample URL, unless they are already known, or the sample is in
+        quarantine already. Return those that are new."""
         ...
 
     async def traps(self, tx: Tx, crawl: int) -> list[Trap]:
         """Return every pattern that was ever quarantined."""
         ...
 
-    async def released(self, tx: Tx, crawl: int, patterns: Iterable[str]) -> set[str]:
-        """Return those of these patterns that a user released. No other one can be released before this transaction
-        ends."""
+    async def locked_traps(self, tx: Tx, crawl: int, patterns: Iterable[str]) -> dict[str, TrapState]:
+        """Return what was decided about these patterns. None of them can be released before this transaction ends."""
         ...
 
     async def free(self, tx: Tx, crawl: int, pattern: str) -> FrontierChange | None:

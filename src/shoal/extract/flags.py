@@ -13,7 +13,7 @@ class PageFlag(IntFlag):
     PARSE_LIMIT = 8  # only the first part of the page was read
     LINK_LIMIT = 16  # the page has more links than the limit
     NOT_HTML = 32  # the body is not HTML: no facts, no links
-    NOT_RENDERED = 64  # the page needs a browser, and there was none
+    NOT_RENDERED = 64  # the page needs a browser, and was read without one
 
 
 NO_FLAGS: Final = PageFlag(0)

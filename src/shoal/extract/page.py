@@ -120,9 +120,16 @@ class PageFacts(Struct):
     h1: str | None = None
     word_count: int | None = None
     text_hash: int | None = None  # hash of the visible text, signed 64 bits: equal if pages differ only in markup
+    text: bytes = b""  # the visible text
+    images_hash: int = 0  # hash of the addresses of its images, as written; 0 if it has none
     base: str | None = None  # `<base href>` as written
     links: list[str] = field(default_factory=list)  # as written, in document order for each kind of element
     nofollow: list[str] = field(default_factory=list)  # the same for links with rel=nofollow
+
+    def skeleton(self) -> int:
+        """Return a hash of title and visible text without their digits: equal if pages differ only in numbers."""
+        title = (self.title or "").encode(errors="replace")
+        return xxh3_64_intdigest(title.translate(None, _NUMBERS) + b"\0" + self.text.translate(None, _NUMBERS))
 
 
 DEFAULT_OPTIONS: Final = ExtractOptions()
@@ -134,6 +141,7 @@ _INVISIBLE: Final = ("script", "style", "iframe", "noembed", "noframes")
 # and " - " is not a word; non-ASCII bytes count as letters.
 _WORD_BYTES: Final = bytes(byte > 32 for byte in range(256))
 _PUNCTUATION: Final = bytes(byte for byte in range(33, 128) if not chr(byte).isalnum())
+_NUMBERS: Final = b"0123456789 "  # with the spaces between them, so that it does not matter how many there are
 
 
 def extract(body: bytes, content_type: str | None, options: ExtractOptions = DEFAULT_OPTIONS) -> PageFacts:
@@ -213,6 +221,9 @@ def _read_text(document: "Document", facts: PageFacts) -> None:
     text = visible.replace("\N{NO-BREAK SPACE}", " ").encode(errors="replace")
     facts.word_count = count_words(text)
     facts.text_hash = xxh3_64_intdigest(text) - _SIGN
+    facts.text = text
+    if images := document.find_all("img"):
+        facts.images_hash = xxh3_64_intdigest("\n".join(_attributes(images, "src")).encode(errors="replace"))
 
 
 def seen_body(document: "Document") -> "Element | None":

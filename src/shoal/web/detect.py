@@ -52,12 +52,20 @@ def evidence_of(body: bytes, facts: PageFacts) -> Evidence:
     """Return what a page as fetched shows."""
     if _SCRIPT.search(body) is None:
         return Evidence.NONE
-    words, has_links = facts.word_count or 0, bool(facts.links or facts.nofollow)
-    if words < FEW_WORDS and not has_links:
+    if is_shell(body, facts):
         return Evidence.PROOF
-    if words < ANY_WORDS and (_EMPTY_ROOT.search(body) or _ASKS_FOR_SCRIPTS.search(body)):
-        return Evidence.PROOF
+    has_links = bool(facts.links or facts.nofollow)
     return Evidence.LIKELY if not has_links or _BUILDS_PAGES.search(body) else Evidence.SCRIPTS
+
+
+def is_shell(body: bytes, facts: PageFacts) -> bool:
+    """Return whether a page as fetched is an application shell: without its scripts it is empty."""
+    words = facts.word_count
+    if words is None or words >= ANY_WORDS or _SCRIPT.search(body) is None:
+        return False
+    if words < FEW_WORDS and not facts.links and not facts.nofollow:
+        return True
+    return (_EMPTY_ROOT.search(body) or _ASKS_FOR_SCRIPTS.search(body)) is not None
 
 
 def has_gained(before: PageFacts, after: PageFacts, navigations: int = 0) -> bool:

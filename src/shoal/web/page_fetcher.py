@@ -31,6 +31,7 @@ from shoal.hosts.throttle import THROTTLED
 from shoal.pages.bodies import CapturedExchange
 from shoal.pages.page import NOT_MODIFIED, Page
 from shoal.web.crawl_headers import CrawlHeaders
+from shoal.web.detect import is_shell
 
 if TYPE_CHECKING:
     from shoal.extract.optional_facts import OptionalFacts, OptionalFactsReader
@@ -254,6 +255,9 @@ class PageFetcher:
             fetched.failure = body
         else:
             self._read_body(fetched, response, body, fetched.content_type)
+            facts = fetched.facts
+            if fetched.status == 200 and facts is not None and is_shell(body, facts):
+                facts.flags |= PageFlag.NOT_RENDERED  # until a browser has rendered it, which replaces the facts
 
     def _read_body(self, fetched: Fetched, response: Response, body: bytes, content_type: str | None) -> None:
         facts = fetched.facts = extract(body, content_type, self._options)

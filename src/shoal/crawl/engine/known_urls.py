@@ -41,13 +41,13 @@ class PreviousCrawl:
         self._database = database
         self._pages = PageStore()
         self._number = crawl.number
-        self._depth = config.depth
+        self._depth = config.deepest
         self._with_details = config.analyze or config.links
         same = all(getattr(config, name) == getattr(crawl.config, name) for name in READING)
         same = same and config.links <= crawl.config.links
         self._reads_the_same = same and config.keep_bodies <= crawl.config.keep_bodies
         self._same_borders = _same_borders(config, crawl.config)
-        self._is_trusted = is_whole and self._same_borders and config.depth <= crawl.config.depth
+        self._is_trusted = is_whole and self._same_borders and config.deepest <= crawl.config.deepest
         self._urls: dict[int, Url] = {}
 
     async def prepare(self, tx: Tx, tasks: list[FrontierTask]) -> None:

@@ -11,7 +11,8 @@ from shoal.base.url import Canonicalizer, Url, UrlRefusal
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.engine.known_urls import MOST_EACH, RecalledPage, SeenCache
 from shoal.crawl.engine.retries import Retries
-from shoal.crawl.frontier.fates import REOPENING, Fate, TrapWatch
+from shoal.crawl.frontier.fates import REOPENING, Fate
+from shoal.crawl.frontier.traps import TrapWatch
 from shoal.crawl.frontier.values import (
     AWAITED_SECONDS,
     AwaitedTarget,
@@ -87,7 +88,7 @@ class PageReader:
         self._guess_sitemaps = wants_sitemaps(config)  # at hosts that seeds redirect to
         self._denies = denies  # whether the robots.txt of the URL's host is known and forbids it
         self._checks_links = checks_links  # against robots.txt, before they are stored
-        self.traps = TrapWatch()
+        self.traps = TrapWatch(clock.now().year)
 
     def read(self, task: FrontierTask, fetched: Fetched, batch: WalkerBatch) -> Settled:
         """Settle a fetched page, and add what it links to to the batch."""
@@ -106,12 +107,15 @@ class PageReader:
             done = Settled(task, Fate.FETCHED, page)
             batch.unchanged.append(done)
             return done
+        before = len(batch.found)
         if fetched.facts is not None:
             self._links(task, fetched, fetched.facts, page, batch)
-            if fetched.status == 200:  # error pages all look the same, which is not a trap
-                self._check_for_trap(task, fetched.facts, batch)
-        elif task.depth == 0 and fetched.status == 200:
-            self._read_as_sitemap(fetched, batch)
+        if fetched.status == 200:  # error pages all look the same, which is not a trap
+            new = batch.found[before:]
+            known = (page.links_internal or 0) - len(new)
+            self.traps.notice(task.url, task.depth, fetched.facts, new, known, batch)
+            if fetched.facts is None and task.depth == 0:
+                self._read_as_sitemap(fetched, batch)
         return Settled(task, Fate.FETCHED if fetched.status is not None else Fate.FAILED, page)
 
     def _read_as_sitemap(self, fetched: Fetched, batch: WalkerBatch) -> None:
@@ -386,12 +390,6 @@ class PageReader:
                 self.forget()
             self._again.add(url)
             self._again_length += len(url)
-
-    def _check_for_trap(self, task: FrontierTask, facts: PageFacts, batch: WalkerBatch) -> None:
-        if facts.text_hash is not None:
-            trap = self.traps.notice(task.url, facts.text_hash)
-            if trap is not None:
-                batch.traps[trap] = task.url
 
     def _find(
         self, urls: dict[Url, None], in_scope: list[bool], depth: int, parent: int, batch: WalkerBatch

@@ -15,9 +15,10 @@ from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.engine.budget import BUDGETS, urls_left
 from shoal.crawl.engine.known_urls import PreviousCrawl
 from shoal.crawl.engine.walker_context import WalkerStores
-from shoal.crawl.frontier.fates import Fate, pattern_of
+from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.rebuild import FrontierRebuild, lost_is_an_outage
 from shoal.crawl.frontier.redirects import AwaitedTargets
+from shoal.crawl.frontier.traps import patterns_of, trap_of
 from shoal.crawl.frontier.values import (
     Control,
     FrontierTask,
@@ -43,6 +44,7 @@ T = TypeVar("T")
 
 WORTH_COUNTING_SECONDS = 0.5  # work without a result is counted from this time on
 RESOLUTION_SECONDS = 1e-6  # of the times that the store counts
+MOSTLY = 0.9  # of the URLs that a walker found were not known to the crawl
 IDLE_SECONDS = 1.0  # how often a walker without work asks whether others found URLs
 
 
@@ -277,7 +279,6 @@ class WalkerCommits:
         async def commit(tx: Tx, _: dict[int, float]) -> dict[int, float]:
             await self._fence(tx)
             hold_seconds = await self._hosts.record(tx, batch.hosts) if batch.hosts else {}
-            await self._frontier.quarantine(tx, number, batch.traps)
             await self._respect_releases(tx, batch)
             walked_seconds = batch.walked_seconds / await self._count_walkers(tx)
             held = await self._frontier.prepare(tx, number, self.fence, batch)
@@ -348,15 +349,16 @@ class WalkerCommits:
             return {}
         if self._crawl.settles_apart:
             # `_commit_pages` has stored the pages, so this may fail or be repeated without losing one (0042).
-            await self._frontier.settle(tx, self._crawl.number, self.fence, batch, leaves=leaves)
+            settlement = await self._frontier.settle(tx, self._crawl.number, self.fence, batch, leaves=leaves)
+            await self._score_traps(tx, batch, settlement)
             return {}
         # Rows of hosts may be locked first, because the take that comes last skips those that others hold (0016).
         hold_seconds = await self._hosts.record(tx, batch.hosts) if batch.hosts else {}
-        await self._frontier.quarantine(tx, self._crawl.number, batch.traps)
         await self._respect_releases(tx, batch)
         walked_seconds = batch.walked_seconds / await self._count_walkers(tx)
         number = self._crawl.number
         settlement = await self._frontier.settle(tx, number, self.fence, batch, leaves=leaves)
+        await self._score_traps(tx, batch, settlement)
         await self._pages.insert(tx, number, settlement.pages)
         await self._crawls.store.keep_sitemaps(tx, number, settlement.sitemaps)
         await self._crawls.store.add_counts(tx, number, self.fence.job_id, settlement.counts(walked_seconds))
@@ -364,16 +366,26 @@ class WalkerCommits:
             await self._queue.jobs.mark_settled(tx, self.fence)
         return hold_seconds
 
+    async def _score_traps(self, tx: Tx, batch: WalkerBatch, settlement: Settlement) -> None:
+        """Store the points for patterns that may be traps, and report those that became one."""
+        if not batch.traps:
+            return
+        if settlement.opened < MOSTLY * len(batch.found):  # other walkers know the URLs that are new to this one
+            for earned in batch.traps.values():
+                earned.growth = min(0, earned.growth)
+        traps = await self._frontier.score_traps(tx, self._crawl.number, batch.traps)
+        await self._journal.write(tx, self._crawl.number, [messages.trapped(*trap) for trap in traps.items()])
+
     async def _respect_releases(self, tx: Tx, batch: WalkerBatch) -> None:
         """Requeue URLs that the walker put into quarantine although a user has released their pattern meanwhile."""
         both: list[NewUrl | Settled] = [*batch.found, *batch.settled]
         trapped = [one for one in both if one.fate is Fate.QUARANTINED]
         if not trapped:
             return
-        patterns = {pattern_of(one.url) for one in trapped}
-        released = await self._frontier.released(tx, self._crawl.number, patterns)
+        patterns = {pattern for one in trapped for pattern in patterns_of(one.url)}
+        states = await self._frontier.locked_traps(tx, self._crawl.number, patterns)
         for one in trapped:
-            if pattern_of(one.url) in released:
+            if trap_of(one.url, states) is None:
                 one.fate = Fate.OPEN
                 if isinstance(one, Settled):
                     one.untried = True

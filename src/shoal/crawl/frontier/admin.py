@@ -7,6 +7,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec.structs import replace
+
 from shoal.access.audit_log import AuditHook, no_audit
 from shoal.base.database import Database, Tx, Work
 from shoal.base.errors import NotFound, StateConflict
@@ -20,6 +22,8 @@ from shoal.crawl.frontier.explain import (
     explained_by_previous,
     found_in_sitemap,
 )
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.traps import trap_of, trap_states
 from shoal.crawl.frontier.values import UrlKind, key_of
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.crawls import Crawls
@@ -141,7 +145,10 @@ class FrontierAdmin:
         async def of(kind: UrlKind) -> UrlFacts | None:
             return await self._stores.of(crawl).fate_of(tx, crawl.number, url, kind, key_of(url, crawl.key_seed, kind))
 
-        return await of(UrlKind.PAGE) or await of(UrlKind.SITEMAP)
+        facts = await of(UrlKind.PAGE) or await of(UrlKind.SITEMAP)
+        if facts is None or facts.fate is not Fate.QUARANTINED:
+            return facts
+        return replace(facts, trap=trap_of(url, await trap_states(tx, crawl.number)))
 
     async def _locked(self, tx: Tx, crawl_id: str, states: AbstractSet[CrawlState], action: str) -> Crawl:
         return await self._check(tx, crawl_id, await self._crawls.store.lock(tx, crawl_id), states, action)

@@ -82,6 +82,7 @@ class UrlFacts(Struct, frozen=True):
     sitemap: SitemapRecord | None = None
     target: RedirectTarget | None = None  # if another URL redirects to it
     source: "UrlFacts | None" = None  # what is known about that other URL
+    trap: str | None = None  # the pattern that holds it in quarantine
 
     @property
     def parent(self) -> str | None:

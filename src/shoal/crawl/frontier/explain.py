@@ -13,7 +13,8 @@ from shoal.base.url import Url, UrlRefusal, canonical, hostname, origin, registr
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.engine.budget import BUDGETS
 from shoal.crawl.frontier.admin_store import UrlFacts, Waiting
-from shoal.crawl.frontier.fates import Fate, pattern_of
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.traps import is_area, pattern_of
 from shoal.crawl.frontier.values import RedirectTarget, SitemapRecord
 from shoal.crawl.scope import MAX_REPEATS, MAX_SEGMENTS, CrawlScope, seeds_of
 from shoal.crawl.states import LABELS as LABELS_OF_CRAWLS
@@ -78,7 +79,7 @@ def explain_url(crawl: Crawl, url: Url, facts: UrlFacts | None) -> UrlExplanatio
     if facts.fate is Fate.OPEN:
         return _open(crawl, url, facts.waiting)
     if facts.fate is Fate.QUARANTINED:
-        return _quarantined(url, facts.waiting)
+        return _quarantined(url, facts.trap or pattern_of(url), facts.waiting)
     if facts.sitemap is not None:
         return _sitemap(url, facts.fate, facts.sitemap)
     if facts.fate.skipped:
@@ -203,9 +204,12 @@ def _redirects(waiting: Waiting | None, sentence: Sentence) -> Sentence:
     return joined([Sentence(words, {"url": waiting.kept.redirects_to}), sentence])
 
 
-def _quarantined(url: Url, waiting: Waiting | None) -> UrlExplanation:
-    pattern = pattern_of(url)
-    words = message("It is in quarantine as a crawler trap: pages of the pattern {pattern} repeat the same text.")
+def _quarantined(url: Url, pattern: str, waiting: Waiting | None) -> UrlExplanation:
+    words = message("It is in quarantine as a crawler trap: pages of the pattern {pattern} repeat each other.")
+    if is_area(pattern):
+        words = message(
+            "It is in quarantine as a crawler trap: pages of the pattern {pattern} only lead to ever more pages."
+        )
     known = {} if waiting is None else {"depth": waiting.kept.depth, "parent": waiting.parent_url}
     return UrlExplanation(
         url, UrlState.QUARANTINED, "trap", Sentence(words, {"pattern": pattern}), {"pattern": pattern, **known}
@@ -314,6 +318,12 @@ def _hops(page: Page) -> Sentence:
 def _skipped(config: CrawlConfig, url: Url, fate: Fate) -> Sentence:
     match fate:
         case Fate.SKIPPED_DEPTH:
+            if config.depth is None:
+                return Sentence(
+                    message(
+                        "Each path on which it was found had more links than the depth limit, which was removed since."
+                    )
+                )
             one, other = (
                 message(
                     "Each path on which it was found has more than {count} link, which is the crawl's depth limit."

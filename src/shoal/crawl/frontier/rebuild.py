@@ -196,7 +196,7 @@ class FrontierRebuild:
         found: list[tuple[int, int]] = []
         if ahead is not None:
             found.append((key_of(ahead, crawl.key_seed)[0], page.depth))
-        follows = crawl.config.sitemap != "only" and page.depth < crawl.config.depth
+        follows = crawl.config.sitemap != "only" and page.depth < crawl.config.deepest
         if follows and page.links is not None:
             found += [(key, page.depth + 1) for key in unpack(page.links).followed()]
         nearer = {

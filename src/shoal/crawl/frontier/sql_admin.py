@@ -178,7 +178,7 @@ class SqlFrontierAdmin:
         if last is not None:
             return await tx.execute("drop_fates_up_to", crawl=crawl, key=last["key"], chk=last["chk"])
         await CrawlStore().add_counts(tx, crawl, OUTSIDE, Counts(skipped={TRAP: await self._held(tx, crawl)}))
-        for query in ("drop_frontier_hosts", "drop_traps", "drop_sitemaps", "drop_targets"):
+        for query in ("drop_frontier_hosts", "drop_traps", "drop_trap_scores", "drop_sitemaps", "drop_targets"):
             await tx.execute(query, crawl=crawl)
         return 0
 

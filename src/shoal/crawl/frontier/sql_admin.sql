@@ -78,6 +78,10 @@ ON CONFLICT (crawl, pattern) DO NOTHING;
 -- Delete the trap patterns of a crawl.
 DELETE FROM trap WHERE crawl = :crawl;
 
+-- name: drop_trap_scores
+-- Delete the scores of the patterns of a crawl.
+DELETE FROM trap_score WHERE crawl = :crawl;
+
 -- name: drop_frontier_hosts
 -- Delete the hosts of a crawl.
 DELETE FROM frontier_host WHERE crawl = :crawl;

@@ -10,9 +10,10 @@ from msgspec.msgpack import encode
 from shoal.base.database import Conflict, Tx
 from shoal.base.url import Url, origin
 from shoal.crawl.crawl import Crawl, FrontierDriver
-from shoal.crawl.frontier.fates import CLAIMABLE, REOPENING, WAITING, Fate, Trap, TrapState, count_traps, pattern_of
+from shoal.crawl.frontier.fates import CLAIMABLE, REOPENING, WAITING, Fate, Trap, TrapState
 from shoal.crawl.frontier.redirects import end_elsewhere
 from shoal.crawl.frontier.sql_take import CHAIN, KINDS, NEVER, QueuePositions, Take, depth_at
+from shoal.crawl.frontier.traps import TRAP_SCORE, count_traps, patterns_of, trap_of, trap_states
 from shoal.crawl.frontier.values import (
     AWAITED_SECONDS,
     Added,
@@ -24,6 +25,7 @@ from shoal.crawl.frontier.values import (
     Settlement,
     SkippedUrl,
     Taken,
+    TrapPoints,
     WalkerBatch,
     crashes_after,
     key_of,
@@ -121,17 +123,38 @@ class SqlFrontier:
             skips=skips,
         )
 
-    async def quarantine(self, tx: Tx, crawl: int, traps: dict[str, Url]) -> None:
-        for pattern, sample in sorted(traps.items()):
-            await tx.execute("insert_trap", crawl=crawl, pattern=pattern, sample=sample)
+    async def score_traps(self, tx: Tx, crawl: int, points: dict[str, TrapPoints]) -> dict[str, Url]:
+        traps: dict[str, Url] = {}
+        for pattern, earned in sorted(points.items()):
+            more = earned.repeats + earned.growth
+            if more and await tx.value("add_trap_points", crawl=crawl, pattern=pattern, points=more) >= TRAP_SCORE:
+                traps[pattern] = earned.sample
+        # The same pages gave points to the larger patterns around a trap, which may have other pages.
+        around = {pattern: _around(pattern, sample) for pattern, sample in traps.items()}
+        larger = {pattern for patterns in around.values() for pattern in patterns}
+        smallest = {pattern: sample for pattern, sample in traps.items() if pattern not in larger}
+        new = await self.quarantine(tx, crawl, smallest)
+        for pattern in sorted({pattern for trap in new for pattern in around[trap]}):
+            await tx.execute("drop_trap_points", crawl=crawl, pattern=pattern)
+        return {pattern: traps[pattern] for pattern in new}
+
+    async def quarantine(self, tx: Tx, crawl: int, traps: dict[str, Url]) -> list[str]:
+        states = await trap_states(tx, crawl) if traps else {}
+        # Each URL stays in one pattern, so that what a release frees is what was counted.
+        new = sorted(pattern for pattern, sample in traps.items() if trap_of(sample, states) is None)
+        return [
+            pattern
+            for pattern in new
+            if await tx.execute("insert_trap", crawl=crawl, pattern=pattern, sample=traps[pattern])
+        ]
 
     async def traps(self, tx: Tx, crawl: int) -> list[Trap]:
         rows = await tx.all("traps", crawl=crawl)
         return [Trap(row["pattern"], TrapState(row["state"]), row["sample"], row["count"]) for row in rows]
 
-    async def released(self, tx: Tx, crawl: int, patterns: Iterable[str]) -> set[str]:
+    async def locked_traps(self, tx: Tx, crawl: int, patterns: Iterable[str]) -> dict[str, TrapState]:
         rows = await tx.all("lock_traps", crawl=crawl, patterns=sorted(patterns))
-        return {row["pattern"] for row in rows if row["state"] == TrapState.RELEASED}
+        return {row["pattern"]: TrapState(row["state"]) for row in rows}
 
     async def free(self, tx: Tx, crawl: int, pattern: str) -> FrontierChange | None:
         if not await tx.execute("free_trap", crawl=crawl, pattern=pattern):
@@ -140,7 +163,8 @@ class SqlFrontier:
         host = (await self._hosts.numbers(tx, [host_origin]))[host_origin]
         await self._lock_hosts(tx, crawl, [host])
         rows = await tx.all("quarantined_at_host", crawl=crawl, host=host)
-        ours = [row for row in rows if pattern_of(Url(host_origin + row["path"])) == pattern]
+        states = await trap_states(tx, crawl) | {pattern: TrapState.QUARANTINED}
+        ours = [row for row in rows if trap_of(Url(host_origin + row["path"]), states) == pattern]
         await tx.many("free_urls", [(crawl, row["seq"]) for row in ours])
         seed = await tx.value("key_seed", crawl=crawl)
         keys = [key_of(Url(host_origin + row["path"]), seed, KINDS[row["kind"]]) for row in ours]
@@ -429,3 +453,9 @@ def _ended_targets(crawl: int, closed: list[Settled]) -> list[tuple[int, int, in
 
 def _held(crawl: int, fence: Fence, task: FrontierTask) -> tuple[Any, ...]:
     return crawl, fence.job_id, fence.epoch, task.seq
+
+
+def _around(pattern: str, url: Url) -> list[str]:
+    """Return the larger patterns that a URL of this pattern is in."""
+    patterns = patterns_of(url)
+    return patterns[patterns.index(pattern) + 1 :]

@@ -38,6 +38,18 @@ ON CONFLICT (crawl, key, chk) DO NOTHING;
 INSERT INTO trap (crawl, pattern, state, sample) VALUES (:crawl, :pattern, 'quarantined', :sample)
 ON CONFLICT (crawl, pattern) DO NOTHING;
 
+-- name: add_trap_points
+-- Add points to a pattern that may be a trap, or take some away; return its score.
+INSERT INTO trap_score AS s (crawl, pattern, score)
+VALUES (:crawl, :pattern, CASE WHEN :points::bigint > 0 THEN :points::bigint ELSE 0 END)
+ON CONFLICT (crawl, pattern)
+DO UPDATE SET score = CASE WHEN s.score + :points::bigint > 0 THEN s.score + :points::bigint ELSE 0 END
+RETURNING score;
+
+-- name: drop_trap_points
+-- Take all points away from a pattern.
+UPDATE trap_score SET score = 0 WHERE crawl = :crawl AND pattern = :pattern;
+
 -- name: traps
 -- The patterns of a crawl that were ever quarantined.
 SELECT pattern, state, sample, count FROM trap WHERE crawl = :crawl ORDER BY pattern;

@@ -297,12 +297,20 @@ class Control(Enum):
     STOP = "stop"
 
 
+class TrapPoints(Struct):
+    """Points for a URL pattern that may be a trap, and one of its URLs."""
+
+    sample: Url
+    repeats: int = 0  # because pages repeat each other
+    growth: int = 0  # because all links of its pages seem to be new
+
+
 class WalkerBatch(Struct):
     """The results that a walker writes in one commit."""
 
     settled: list[Settled] = field(default_factory=list)
     found: list[NewUrl] = field(default_factory=list)
-    traps: dict[str, Url] = field(default_factory=dict)  # patterns that became traps, each with a sample URL
+    traps: dict[str, TrapPoints] = field(default_factory=dict)  # points for patterns that may be traps
     walked_seconds: float = 0.0  # time of work since the last batch
     skipped: list[SkippedUrl] = field(default_factory=list)
     hosts: dict[int, HostUpdate] = field(default_factory=dict)  # what was learned about hosts: holds, delays, latency

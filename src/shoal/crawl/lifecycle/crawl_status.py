@@ -58,7 +58,9 @@ class CrawlStatus(Struct, frozen=True):
         config, counts, reason = self.crawl.config, self.counts, self.crawl.state_reason
         deeper, at_full_hosts = counts.skipped.get("depth", 0), counts.skipped.get("host_budget", 0)
         reasons = []
-        if deeper:
+        if deeper and config.depth is None:  # the limit was removed, or it was that of sitemap indexes
+            reasons.append(f"{plural(deeper, 'URL')} {_verb(deeper)} deeper than the limit when they were found")
+        elif deeper:
             reasons.append(f"{plural(deeper, 'URL')} {_verb(deeper)} deeper than `{option('depth', config.depth)}`")
         if at_full_hosts:
             limit = option("max_pages_per_host", config.max_pages_per_host)

@@ -15,10 +15,11 @@ from shoal.base.database import Tx
 from shoal.base.errors import BackendUnavailable
 from shoal.base.url import Url, origin
 from shoal.crawl.crawl import Crawl, FrontierDriver
-from shoal.crawl.frontier.fates import WAITING, Fate, Trap, count_traps, pattern_of
+from shoal.crawl.frontier.fates import WAITING, Fate, Trap, TrapState
 from shoal.crawl.frontier.rebuild import ClaimedTarget, KnownPage
 from shoal.crawl.frontier.redirects import end_elsewhere
 from shoal.crawl.frontier.sql_frontier import SqlFrontier
+from shoal.crawl.frontier.traps import count_traps, trap_of, trap_states
 from shoal.crawl.frontier.values import (
     AWAITED_SECONDS,
     Added,
@@ -29,6 +30,7 @@ from shoal.crawl.frontier.values import (
     Settlement,
     SkippedUrl,
     Taken,
+    TrapPoints,
     WalkerBatch,
     crashes_after,
     key_of,
@@ -121,14 +123,17 @@ class RedisFrontier:
         batch.redirects_decided = True  # the pages are committed accordingly, so `settle` must not decide again (0042)
         return [done for done in batch.settled if done.task.seq in held]
 
-    async def quarantine(self, tx: Tx, crawl: int, traps: dict[str, Url]) -> None:
-        await self._traps.quarantine(tx, crawl, traps)
+    async def score_traps(self, tx: Tx, crawl: int, points: dict[str, TrapPoints]) -> dict[str, Url]:
+        return await self._traps.score_traps(tx, crawl, points)
+
+    async def quarantine(self, tx: Tx, crawl: int, traps: dict[str, Url]) -> list[str]:
+        return await self._traps.quarantine(tx, crawl, traps)
 
     async def traps(self, tx: Tx, crawl: int) -> list[Trap]:
         return await self._traps.traps(tx, crawl)
 
-    async def released(self, tx: Tx, crawl: int, patterns: Iterable[str]) -> set[str]:
-        return await self._traps.released(tx, crawl, patterns)
+    async def locked_traps(self, tx: Tx, crawl: int, patterns: Iterable[str]) -> dict[str, TrapState]:
+        return await self._traps.locked_traps(tx, crawl, patterns)
 
     async def free(self, tx: Tx, crawl: int, pattern: str) -> FrontierChange | None:
         if await self._traps.free(tx, crawl, pattern) is None:
@@ -138,10 +143,11 @@ class RedisFrontier:
         host = (await self._hosts.numbers(tx, [host_origin]))[host_origin]
         words = await place.command("ZRANGEBYSCORE", "quarantine", host, host)
         records = await place.command("HMGET", "touched_urls", *words) if words else []
+        states = await trap_states(tx, crawl) | {pattern: TrapState.QUARANTINED}
         ours = [
             word
             for word, record in zip(words, records, strict=True)
-            if record is not None and pattern_of(Url(host_origin + read_record(record).path)) == pattern
+            if record is not None and trap_of(Url(host_origin + read_record(record).path), states) == pattern
         ]
         freed = 0
         for some in _batches(ours) if ours else [[]]:  # a lost frontier looks like one without such URLs
