@@ -24,9 +24,8 @@ from shoal.extract.encoding import is_html
 from shoal.extract.optional_facts import INVALID_DATA
 from shoal.extract.rule_reader import RuleReader
 from shoal.extract.rules import RuleSet, read_rules
-from shoal.extract.tree import Source
 from shoal.observe.logs import note
-from shoal.pages.bodies import answer_of
+from shoal.pages.bodies import source_of
 from shoal.pages.export.part_file import PartFile, Stdout
 from shoal.pages.page import NOT_MODIFIED, Page
 from shoal.pages.store import PageStore
@@ -52,6 +51,7 @@ class ReplayTally:
     read: int = 0
     left_out: int = 0  # not HTML with a 2xx status, or not matched by the rule set
     without_body: int = 0
+    as_sent: int = 0  # of those read: rendered pages whose rendered document was not stored
 
 
 class RuleReplay:
@@ -82,15 +82,16 @@ class RuleReplay:
         if not _has_content(page.status) or not self._data.reads(url):
             self.tally.left_out += 1
             return None
-        response = await answer_of(self._app.bodies, page)
-        body = None if response is None else response.body(self._limits)
-        if response is None or body is None or isinstance(body, Failure):
+        source = await source_of(self._app.bodies, page, self._limits)
+        if source is None or isinstance(source, Failure):
             self.tally.without_body += 1
             return None
-        if not 200 <= response.status < 300 or not is_html(body, page.content_type):
+        if not 200 <= source.status < 300 or not is_html(source.body, source.content_type):
             self.tally.left_out += 1
             return None
-        extracted = self._data.read(Source(url, body, page.content_type, status=response.status))
+        source.url = url
+        self.tally.as_sent += page.rendered and not source.is_rendered
+        extracted = self._data.read(source)
         return ReplayedPage(page.url, extracted.data, extracted.message)
 
 
@@ -102,7 +103,7 @@ def _has_content(status: int | None) -> bool:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 INVALID = 1
-HOW_TO_FETCH = ("robots", "user_agent", "headers", "proxy", "hooks")
+HOW_TO_FETCH = ("render", "wait_for", "scroll", "click", "robots", "user_agent", "headers", "proxy", "hooks")
 
 
 def fetch_flags(command: Command) -> Command:
@@ -148,6 +149,8 @@ def apply(file: str, crawl_id: str, output: str | None, store: str | None) -> No
         raise InvalidInput(f"--output {shorten(output)}", "is not a JSON lines file", "use the extension .jsonl")
     tally = uvloop.run(_apply(rule_set, crawl_id, store, Stdout() if output is None else PartFile(output)))
     note(f"{plural(tally.read, 'page')} read, {tally.left_out} skipped, {tally.without_body} without a body.")
+    if tally.as_sent:
+        note(f"Rendered, but read as sent, because the crawl did not store the rendered document: {tally.as_sent}")
 
 
 async def _apply(rule_set: RuleSet, crawl_id: str, store: str | None, file: PartFile | Stdout) -> ReplayTally:

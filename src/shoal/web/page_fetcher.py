@@ -105,7 +105,6 @@ class Fetched(Struct):
     canonical: str | None = None  # canonical URL of the `Link` header
     chain: RedirectChain | None = None
     rendered: bool = False  # the facts are those of the page after its scripts have run
-    rendered_html: Blob = b""  # the rendered page, if capture is on for a caller who wants its text
 
     @property
     def retryable(self) -> bool:

@@ -15,6 +15,7 @@ from shoal.base.url import Url
 from shoal.egress import Failure, Response
 from shoal.extract.flags import PageFlag
 from shoal.extract.page import PageFacts
+from shoal.pages.bodies import RENDERED_TYPE
 from shoal.web.crawl_headers import CrawlHeaders
 from shoal.web.detect import Choice, Evidence, PageKinds, evidence_of, has_gained, kind_of, without_noscript
 from shoal.web.page_fetcher import Fetched, PageFetcher
@@ -23,7 +24,6 @@ from shoal.web.renderer import Document, RenderCookie, RenderedPage, Renderer, R
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds, while the renderer refuses pages
 BACKLOG: Final = 4  # times the concurrent pages: this many may wait for the browser before fetching stops
 BY_THE_BROWSER: Final = frozenset({"accept", "accept-encoding", "accept-language", "cookie", "user-agent"})
-RENDERED_TYPE: Final = "text/html; charset=utf-8"
 
 RenderMode = Literal["never", "auto", "always"]
 Done = Callable[[Fetched], None]
@@ -260,10 +260,12 @@ def request_of(
 
 
 def take_rendered(fetcher: PageFetcher, fetched: Fetched, response: Response, page: RenderedPage) -> PageFacts:
-    """Replace the facts of a page by those of its rendered form, and return them."""
+    """Replace the facts of a page by those of its rendered form, and return them. If the response is captured, so is
+    the rendered document."""
     html = without_noscript(page.html.encode("utf-8", "replace"))
     fetcher.read_rendered(fetched, response, html, RENDERED_TYPE)
     fetched.rendered = True
+    fetched.captured = tuple(one._replace(rendered=html) for one in fetched.captured)
     facts = fetched.facts
     assert facts is not None
     facts.links += [url for url in page.navigations if url not in facts.links]

@@ -159,7 +159,7 @@ class PageReader:
             return b""
         from shoal.pages import warc  # only crawls that store bodies pay for it
 
-        return b"".join([warc.exchange_members(*one, page.fetched_at) for one in fetched.captured]) + fetched.earlier
+        return b"".join([warc.exchange_members(one, page.fetched_at) for one in fetched.captured]) + fetched.earlier
 
     def recall(self, done: Settled, recalled: RecalledPage | None, batch: WalkerBatch) -> None:
         """Complete an unchanged page from the previous crawl, and follow its links as if it had been read.
