@@ -25,6 +25,10 @@ class Answer(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         status, fields, text = script_site(self.path, PAGES) or (404, {}, "")
+        if self.path.startswith("/broken/"):
+            status, fields, text = 200, {"Content-Type": "text/html"}, EMPTY
+        elif "/broken/" in self.path:  # its data
+            status, fields, text = 404, {}, ""
         if fields.get("Content-Type", "").startswith("text/html"):
             fields = fields | {"ETag": '"1"'}
             if self.headers["If-None-Match"] == '"1"':
@@ -88,6 +92,17 @@ def test_outputs_and_rule_sets_read_the_rendered_document(
         code, out, err = shoal("rules", "apply", "rules.toml", crawl_id, *STORE)
         assert (code, err) == (0, "3 pages read, 0 skipped, 0 without a body.\n")
         assert {json.loads(line)["data"]["title"] for line in out.splitlines()} == {"Page 0", "Page 1", "Page 2"}
+
+
+def test_pages_that_stay_empty_are_counted_and_named(site: str, chromium: str, shoal: Shoal) -> None:
+    seeds = [f"{site}broken/{number}" for number in range(5)]
+    code, out, err = shoal("crawl", *seeds, "--render", "auto", "--speed", "max", "--json", SHOAL_CHROMIUM=chromium)
+    assert code == 0, err
+    assert json.loads(out)["stayed_empty"] == 5
+    [told] = [line for line in err.splitlines() if "stayed empty" in line]
+    assert told.startswith("Rendered pages that stayed empty, or nearly so: 5 (http://")
+    assert sum(seed in told for seed in seeds) == 3
+    assert told.endswith(", and 2 more)")
 
 
 def test_a_rule_set_is_tested_on_the_rendered_page(site: str, tmp_path: Path, chromium: str, shoal: Shoal) -> None:

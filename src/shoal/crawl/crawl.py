@@ -39,6 +39,8 @@ Params = Annotated[list[Text], Meta(max_length=1000)]
 Label = Annotated[str, Meta(min_length=1, max_length=100)]
 LabelText = Annotated[str, Meta(max_length=500)]
 Selector = Annotated[str, Meta(min_length=1, max_length=1000)]
+WaitFor = Annotated[str, Meta(min_length=1, max_length=3000)]
+WAIT_FOR_AT = " -> "  # between a URL pattern and a selector; no selector contains it
 _HOOK_NAME = re.compile(r"[\w.-]+", re.ASCII)
 HookName = Annotated[str, Meta(min_length=1, max_length=100)]
 SHOWN_APART = {"seeds", "project", "labels", "priority", "start"}
@@ -80,6 +82,28 @@ def usable_rules(rules: dict[str, Any] | None) -> dict[str, Any] | None:
     if rules is not None:
         read_rules(rules, "rules.")
     return rules
+
+
+def split_wait_for(text: str) -> tuple[str | None, str]:
+    """Return the URL pattern, if there is one, and the selector of `wait_for`."""
+    pattern, arrow, selector = text.rpartition(WAIT_FOR_AT)
+    return (pattern.strip() or None if arrow else None), selector.strip()
+
+
+def check_wait_for(text: str | None) -> str | None:
+    if text is not None:
+        pattern, selector = split_wait_for(text)
+        check_patterns([] if pattern is None else [pattern])
+        check_selector(selector)
+    return text
+
+
+def check_selector(selector: str | None) -> str | None:
+    from shoal.extract.selectors import check_css  # few crawls need it: keep this import out of start-up
+
+    if selector is not None:
+        check_css(selector)
+    return selector
 
 
 class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -134,7 +158,11 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         describe("Whether to run the scripts of pages in a browser; `auto` does so for pages that need it."),
     ] = "never"
     wait_for: Annotated[
-        Selector | None, describe("Read a rendered page once this CSS selector matches, or its time is up.")
+        WaitFor | None,
+        describe(
+            "Read a rendered page once this CSS selector matches, or its time is up. `RE -> CSS` waits only at URLs "
+            "that match the pattern."
+        ),
     ] = None
     scroll: Annotated[bool, describe("Scroll rendered pages to the end, as long as they grow.")] = False
     click: Annotated[
@@ -178,6 +206,8 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "user_agent": one_line,
         "labels": plain_labels,
         "rules": usable_rules,
+        "wait_for": check_wait_for,
+        "click": check_selector,
         "hooks": hook_names,
     }
 

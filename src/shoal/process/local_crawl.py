@@ -24,7 +24,6 @@ from shoal.crawl.frontier.values import Settled
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import MAX_LISTED, FailedSeed
 from shoal.crawl.states import CrawlState
-from shoal.extract.flags import PageFlag
 from shoal.hosts.rate import HeldHost
 from shoal.observe.stats import EVERY as HOURLY_STATS_EVERY
 from shoal.pages.page import Page
@@ -48,7 +47,6 @@ class CrawlTally:
     hosts: set[int] = field(default_factory=set)  # hosts this process sent requests to
     again: int = 0  # pages that failed here and wait for a retry
     failed_seeds: list[FailedSeed] = field(default_factory=list)  # the first, and one more
-    not_rendered: int = 0  # pages that need a browser, and were read without one
 
     @classmethod
     def of(cls, counts: Counts) -> Self:
@@ -56,7 +54,6 @@ class CrawlTally:
 
     def count(self, page: Page) -> None:
         self.bytes += page.received
-        self.not_rendered += bool(page.flags & PageFlag.NOT_RENDERED)
         if page.error_code is not None:
             self.errors += 1
         if page.status is not None:

@@ -53,11 +53,21 @@ def evidence_of(body: bytes, facts: PageFacts) -> Evidence:
     if _SCRIPT.search(body) is None:
         return Evidence.NONE
     words, has_links = facts.word_count or 0, bool(facts.links or facts.nofollow)
-    if words < FEW_WORDS and not has_links:
+    if is_empty(facts):
         return Evidence.PROOF
     if words < ANY_WORDS and (_EMPTY_ROOT.search(body) or _ASKS_FOR_SCRIPTS.search(body)):
         return Evidence.PROOF
     return Evidence.LIKELY if not has_links or _BUILDS_PAGES.search(body) else Evidence.SCRIPTS
+
+
+def is_empty(facts: PageFacts) -> bool:
+    """Return whether a page has hardly any content: no links, and a sentence or two at most."""
+    return not facts.links and not facts.nofollow and (facts.word_count or 0) < FEW_WORDS
+
+
+def stays_empty(html: bytes, facts: PageFacts) -> bool:
+    """Return whether a rendered page is empty although it has scripts, which should have filled it."""
+    return is_empty(facts) and _SCRIPT.search(html) is not None
 
 
 def has_gained(before: PageFacts, after: PageFacts, navigations: int = 0) -> bool:

@@ -29,7 +29,7 @@ from shoal.extract.flags import PageFlag
 from shoal.extract.page import ExtractOptions, PageFacts, canonical_of, extract, of_headers, refresh_of
 from shoal.hosts.throttle import THROTTLED
 from shoal.pages.bodies import CapturedExchange
-from shoal.pages.page import NOT_MODIFIED
+from shoal.pages.page import NOT_MODIFIED, RenderWait
 from shoal.web.crawl_headers import CrawlHeaders
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ class Fetched(Struct):
     canonical: str | None = None  # canonical URL of the `Link` header
     chain: RedirectChain | None = None
     rendered: bool = False  # the facts are those of the page after its scripts have run
+    render_wait: RenderWait | None = None
 
     @property
     def retryable(self) -> bool:

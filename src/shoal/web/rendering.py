@@ -17,7 +17,16 @@ from shoal.extract.flags import PageFlag
 from shoal.extract.page import PageFacts
 from shoal.pages.bodies import RENDERED_TYPE
 from shoal.web.crawl_headers import CrawlHeaders
-from shoal.web.detect import Choice, Evidence, PageKinds, evidence_of, has_gained, kind_of, without_noscript
+from shoal.web.detect import (
+    Choice,
+    Evidence,
+    PageKinds,
+    evidence_of,
+    has_gained,
+    kind_of,
+    stays_empty,
+    without_noscript,
+)
 from shoal.web.page_fetcher import Fetched, PageFetcher
 from shoal.web.renderer import Document, RenderCookie, RenderedPage, Renderer, RenderRequest, Wait
 
@@ -35,7 +44,7 @@ class RenderOptions(Struct, frozen=True, kw_only=True):
     mode: RenderMode
     pages: int  # at once
     wait: Wait = "networkidle"
-    wait_for: str | None = None  # a selector
+    wait_for: Callable[[Url], str | None] = lambda url: None  # a selector, for pages that have to be waited for
     scroll: bool = False
     click: str | None = None  # a selector
     obeys_robots: bool = True
@@ -244,7 +253,7 @@ def request_of(
     return RenderRequest(
         url=url,
         wait=options.wait,
-        selector=options.wait_for,
+        selector=options.wait_for(url),
         timeout=options.timeout,
         headers={name: value for name, value in pairs if name.lower() not in BY_THE_BROWSER},
         cookies=[cookie for name, value in pairs if name.lower() == "cookie" for cookie in _cookies(value)],
@@ -265,9 +274,12 @@ def take_rendered(fetcher: PageFetcher, fetched: Fetched, response: Response, pa
     html = without_noscript(page.html.encode("utf-8", "replace"))
     fetcher.read_rendered(fetched, response, html, RENDERED_TYPE)
     fetched.rendered = True
+    fetched.render_wait = None if page.ended == "load" else page.ended
     fetched.captured = tuple(one._replace(rendered=html) for one in fetched.captured)
     facts = fetched.facts
     assert facts is not None
+    if fetched.status == 200 and stays_empty(html, facts):
+        facts.flags |= PageFlag.STAYED_EMPTY
     facts.links += [url for url in page.navigations if url not in facts.links]
     return facts
 

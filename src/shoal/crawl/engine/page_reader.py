@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # few crawls ask for more than facts
 
 KEPT_FACTS = (
     *("content_type", "encoding", "bytes", "title", "description", "canonical", "robots", "lang", "h1", "word_count"),
-    *("content_hash", "links_internal", "links_external", "rendered"),
+    *("content_hash", "links_internal", "links_external", "rendered", "render_wait"),
     *("data", "text_hash", "fingerprint", "detail", "links", "flags"),
 )
 """The fields that an unchanged page takes from its record in the previous crawl."""
@@ -254,6 +254,7 @@ class PageReader:
         page.last_modified = fetched.last_modified
         page.duration_ms = round(fetched.seconds * 1000, 3)
         page.rendered = fetched.rendered
+        page.render_wait = fetched.render_wait
         page.robots = fetched.robots
         page.canonical = fetched.canonical
         page.redirects = _hops(fetched.redirects)

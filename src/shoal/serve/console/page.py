@@ -14,7 +14,7 @@ from shoal.audit.codes import CODES
 from shoal.audit.finding import Finding
 from shoal.audit.states import AnalysisState
 from shoal.base.errors import NotFound, ShoalError
-from shoal.base.text import HIDDEN, names_a_secret
+from shoal.base.text import HIDDEN, message, names_a_secret
 from shoal.base.url import Url, hostname
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.admin import FrontierAdmin
@@ -26,7 +26,7 @@ from shoal.egress import Response as Stored
 from shoal.extract.tree import Source
 from shoal.pages.bodies import BodyStore, answer_of, source_of
 from shoal.pages.links import LinkFlag, unpack
-from shoal.pages.page import Page, response_class
+from shoal.pages.page import Page, RenderWait, response_class
 from shoal.pages.pages import Pages
 from shoal.serve.console import texts as url_texts
 from shoal.serve.console.crawl_rows import row_of
@@ -81,6 +81,13 @@ class PageFindings:
         return await self._analyses.findings_of_page(newest[0].id, url)
 
 
+NOT_RENDERED: Final = message("no")
+RENDERED: Final[dict[RenderWait | None, str]] = {
+    None: message("yes"),
+    "settled": message("yes, read once it had settled"),
+    "selector": message("yes, read once the selector matched"),
+    "timeout": message("yes, read when its time was up"),
+}
 LONGEST_URL: Final = 10_000
 MOST_LINKS: Final = 200
 MOST_SOURCES: Final = 50
@@ -154,6 +161,7 @@ class PagePage:
             "page": page,
             "page_id": request.path_param("page_id"),
             "kind": response_class(page.status),
+            "rendered": RENDERED[page.render_wait] if page.rendered else NOT_RENDERED,
             "headers": [] if response is None else _shown_headers(response),
             "has_body": response is not None,
             "has_screenshot": await self._copies.screenshot(page) is not None,
