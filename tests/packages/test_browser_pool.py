@@ -142,6 +142,8 @@ async def test_a_page_that_never_rests_is_read_in_bounded_time(chromium: str) ->
         "changes": b"<p id=p></p><script>setInterval(() => { p.textContent = Math.random() }, 20)</script>",
         "streams": b"<script>new EventSource('/stream')</script>",
         "polls": b"<script>setInterval(() => fetch('/poll'), 100)</script>",
+        "lies": b"<script>Map.prototype.values = () => ['x', {}]; setTimeout(fetch, 99)</script>",
+        "breaks": b"<script>Promise = requestAnimationFrame = setTimeout = undefined</script>",
         "ticks": b"<script>const tick = () => setTimeout(tick, 50); tick()</script>",
     }
     site = ScriptedSite(lambda path: html("x"), late={"/stream": "/never"})
@@ -152,7 +154,8 @@ async def test_a_page_that_never_rests_is_read_in_bounded_time(chromium: str) ->
         ended = {name: page.ended for name, page in zip(pages, found, strict=True)}
         site.asked.append("/never")
         site.news.set()
-    assert ended == {"changes": "timeout", "streams": "settled", "polls": "settled", "ticks": "settled"}
+    assert ended.pop("changes") == "timeout"
+    assert set(ended.values()) == {"settled"}, ended
     assert all(page.seconds < 30 for page in found)
 
 

@@ -75,7 +75,7 @@ class PageSession:
         self._in_flight: dict[str, str] = {}  # origins by request id; empty until the request may continue
         self._held: set[str] = set()  # those that count against the limit of their origin
         self._awaited: set[str] = set()  # those without which the page is not complete
-        self._repeats: Counter[str] = Counter()  # by URL
+        self._repeats: Counter[int] = Counter()  # by hash of the URL, which may be long
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._dialogs = 0
@@ -254,7 +254,7 @@ class PageSession:
         self._last_activity = max(self._last_activity, began - QUIET_SECONDS / 2)
         while True:
             await self._until(lambda: not self._awaited, deadline)
-            unchanged, due = await self._evaluate(page, QUIET, None, deadline) or (inf, None)
+            unchanged, due = _quiet(await self._evaluate(page, QUIET, None, deadline))
             now = self._clock.monotonic()
             last_seen = max(self._last_activity, now - unchanged)
             quiet_at = last_seen + QUIET_SECONDS
@@ -323,7 +323,7 @@ class PageSession:
 
     def _requested(self, params: Params) -> None:
         self._in_flight.setdefault(params["requestId"], "")
-        url = params["request"]["url"]
+        url = hash(params["request"]["url"])
         self._repeats[url] += 1
         if params.get("type") in UNAWAITED or self._repeats[url] > MOST_REPEATS:
             return
@@ -492,6 +492,16 @@ def _cookie(url: str, cookie: Any) -> Params:
     return {"name": cookie.name, "value": cookie.value, "path": cookie.path, **place}
 
 
+def _quiet(told: object) -> tuple[float, float | None]:
+    """Return what the page told about its changes and timers. Its scripts can make it tell anything: then it is taken
+    for a page that does not change."""
+    match told:
+        case [int() | float() as unchanged, int() | float() | None as due]:
+            return unchanged, due
+        case _:
+            return inf, None
+
+
 def _shown(argument: Params) -> str:
     return str(argument.get("value", argument.get("description", argument.get("type", ""))))
 
@@ -509,9 +519,9 @@ HTML: Final = """(most) => {
 # because that is when a page notices what has come into view.
 WATCH: Final = """(() => {
   if (window !== window.top) return;
-  const timeout = window.setTimeout, frame = window.requestAnimationFrame;
+  const timeout = window.setTimeout, frame = window.requestAnimationFrame, clock = performance.now.bind(performance);
   const timers = new Map();
-  let changed = performance.now(), depth = 0;
+  let changed = clock(), depth = 0;
   const watched = (name) => {
     const native = window[name];
     window[name] = function (callback, delay, ...values) {
@@ -524,7 +534,7 @@ WATCH: Final = """(() => {
         depth = inner;
         try { return callback.apply(this, given); } finally { depth = outer; }
       }, delay, ...values);
-      timers.set(id, performance.now() + wait);
+      timers.set(id, clock() + wait);
       return id;
     };
   };
@@ -534,7 +544,7 @@ WATCH: Final = """(() => {
   };
   ["setTimeout", "setInterval"].forEach(watched);
   ["clearTimeout", "clearInterval"].forEach(forgotten);
-  new MutationObserver(() => { changed = performance.now(); })
+  new MutationObserver(() => { changed = clock(); })
     .observe(document, {subtree: true, childList: true, characterData: true});
   const drawn = () => new Promise((done) => {
     timeout(done, 250);
@@ -542,7 +552,7 @@ WATCH: Final = """(() => {
   });
   Object.defineProperty(window, "__shoal", {value: async () => {
     await drawn();
-    const now = performance.now();
+    const now = clock();
     let due = null;
     for (const at of timers.values()) if (due === null || at < due) due = at;
     return [(now - changed) / 1000, due === null ? null : Math.max(0, due - now) / 1000];

@@ -278,9 +278,9 @@ def take_rendered(fetcher: PageFetcher, fetched: Fetched, response: Response, pa
     fetched.captured = tuple(one._replace(rendered=html) for one in fetched.captured)
     facts = fetched.facts
     assert facts is not None
+    facts.links += [url for url in page.navigations if url not in facts.links]
     if fetched.status == 200 and stays_empty(html, facts):
         facts.flags |= PageFlag.STAYED_EMPTY
-    facts.links += [url for url in page.navigations if url not in facts.links]
     return facts
 
 
