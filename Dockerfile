@@ -5,11 +5,11 @@
 FROM python:3.13-slim-bookworm AS build
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 WORKDIR /build
-COPY requirements.lock ./
+COPY requirements.lock requirements-content.lock ./
 # The lock has a hash for each file, and every package is a wheel: no compiler is needed.
 RUN python -m venv /opt/shoal \
     && /opt/shoal/bin/python -m pip install --no-cache-dir --disable-pip-version-check \
-        --require-hashes --no-deps --only-binary :all: -r requirements.lock
+        --require-hashes --no-deps --only-binary :all: -r requirements.lock -r requirements-content.lock
 COPY src/shoal ./shoal
 RUN mv shoal "$(/opt/shoal/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/" \
     && /opt/shoal/bin/python -m compileall -q /opt/shoal/lib \

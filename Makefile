@@ -50,7 +50,9 @@ proto: env ## generate the Python stubs of proto/control.proto
 lock: env ## resolve the dependencies again and write the locks
 	$(PYTHON) -m pip install --quiet uv
 	$(COMPILE) --upgrade pyproject.toml --output-file requirements.lock
-	$(COMPILE) --upgrade --group dev --constraint requirements.lock --output-file requirements-dev.lock
+	$(COMPILE) --upgrade --group content --constraint requirements.lock --output-file requirements-content.lock
+	$(COMPILE) --upgrade --group dev --constraint requirements.lock --constraint requirements-content.lock \
+		--output-file requirements-dev.lock
 	for name in containers openapi-python-client pywb schemathesis; do \
 		$(COMPILE) --upgrade tests/support/$$name.in --output-file tests/support/$$name.lock; done
 	npm update --prefix tests/support/node_tools --package-lock-only --ignore-scripts --omit-lockfile-registry-resolved

@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 NAMES = {
     "startup": "what starting costs, and how soon the first page is asked for",
     "crawl": "CPU per page beside other crawlers, memory, two cores",
+    "content": "main text and Markdown of articles: scores and time, beside trafilatura (needs BENCH_ARTICLES)",
     "frontier": "add, take and settle at 100 k, 1 M and 5 M URLs, and bytes per URL",
     "queue": "no-op jobs through a worker, batches, pick-up, 1 M waiting jobs, killed work, and other queues",
     "hosts": "policies on a hundred hosts, with equal priorities and with priorities that differ by host",
@@ -28,7 +29,8 @@ NAMES = {
 def main() -> int:
     options = parse(sys.argv[1:])
     print(f"# {', '.join(machine())}\n", flush=True)
-    reports = [measured(name, options) for name in options.names or NAMES]
+    everything = [name for name in NAMES if name != "content"]  # it needs data that is not here
+    reports = [measured(name, options) for name in options.names or everything]
     if options.json:
         write_json(reports, options.json)
     if options.write:

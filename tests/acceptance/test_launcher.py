@@ -163,6 +163,19 @@ def test_a_changed_lock_is_installed_once_also_by_two_runs_at_once(installed: Ch
     assert installed.run("three")[2] == ""
 
 
+def test_the_extra_is_installed_on_request_and_then_kept(installed: Checkout) -> None:
+    extra = installed.folder / "requirements-content.lock"
+    extra.write_text("# an extra\n")
+    assert installed.run("x")[2] == ""
+    _, out, said = installed.run("x", SHOAL_CONTENT="1")
+    assert out == '[["x"], []]\n'
+    assert "installing the locked packages" in said
+    assert installed.run("x")[2] == ""
+    extra.write_text("# a newer extra\n")
+    assert "installing the locked packages" in installed.run("x")[2]
+    assert installed.run("x")[2] == ""
+
+
 @pytest.mark.exhaustive
 def test_the_remains_of_an_interrupted_install_are_removed(installed: Checkout) -> None:
     (installed.venv / "incomplete").touch()
@@ -216,17 +229,20 @@ def test_a_read_only_folder_is_reported_in_one_sentence(public_folder: Path) -> 
     assert "read-only" in refusal(checkout.run("x", uid=65534 if os.geteuid() == 0 else None))
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-content.lock", "requirements-dev.lock"])
 def test_a_lock_has_a_hash_for_everything_and_names_no_index(name: str) -> None:
     entries = re.split(r"\n(?! )", (ROOT / name).read_text().strip())
     assert all(re.match(r"[a-z0-9-]+==\S+", entry) and "--hash=sha256:" in entry for entry in entries)
     assert not re.search(r"://|--(extra-)?index-url|--find-links", (ROOT / name).read_text())
 
 
-def test_the_lock_holds_every_dependency_of_the_package() -> None:
-    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    locked = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
-    assert {re.split(r"[\[<>=!~ ]", name)[0] for name in wanted} <= locked
+def test_the_locks_hold_every_dependency_of_the_package() -> None:
+    described = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    content = described["project"]["optional-dependencies"]["content"]
+    assert content == described["dependency-groups"]["content"]
+    for name, wanted in (("requirements", described["project"]["dependencies"]), ("requirements-content", content)):
+        locked = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / f"{name}.lock").read_text(), re.MULTILINE))
+        assert {re.split(r"[\[<>=!~ ]", one)[0] for one in wanted} <= locked
 
 
 @pytest.fixture

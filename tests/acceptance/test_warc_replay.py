@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.fleet import clean_environment
 from tests.support.processes import run_shoal
-from tests.support.pywb import replaying
+from tests.support.pywb import index_by_pywb, replaying
 
 pytestmark = pytest.mark.exhaustive
 
@@ -60,9 +60,9 @@ def address() -> Iterator[str]:
     server.server_close()
 
 
-def crawl(address: str, folder: Path, *more: str) -> str:
+def crawl(address: str, folder: Path, *more: str, **env: str) -> str:
     words = ["crawl", address, "--store", f"sqlite:///{folder}/s.db", "--speed", "max", "--json", *more]
-    done = run_shoal(*words, cwd=folder, env=clean_environment(folder), timeout=60)
+    done = run_shoal(*words, cwd=folder, env=clean_environment(folder) | env, timeout=60)
     assert done.returncode == 0, done.stderr
     return str(done.stdout)
 
@@ -95,3 +95,13 @@ def test_pywb_replays_also_what_had_not_changed_since_an_earlier_crawl(address: 
     told = crawl(address, tmp_path, "--since", "monday", "--output", "site.warc.gz")
     assert json.loads(told)["not_modified"] == 4
     check(address, tmp_path / "site.warc.gz")
+
+
+def test_pywb_accepts_rendered_documents_and_replays_what_was_sent(address: str, tmp_path: Path, chromium: str) -> None:
+    crawl(address, tmp_path, "--render", "always", "--output", "site.warc.gz", SHOAL_CHROMIUM=chromium)
+    archive = tmp_path / "site.warc.gz"
+    assert gzip.decompress(archive.read_bytes()).count(b"WARC-Type: conversion") == 5  # of each page that is HTML
+    check(address, archive)
+    index_by_pywb(archive, tmp_path / "own.cdxj")
+    with replaying(archive, tmp_path / "own.cdxj", tmp_path / "own.replay") as replay:
+        assert replay.get(f"{address}/").body == HOME

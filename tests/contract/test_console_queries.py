@@ -25,6 +25,7 @@ from shoal.observe.stats import read_store_size
 from shoal.pages import pages as pages_module
 from shoal.pages import pages as summary_module
 from shoal.pages.links import LinkFlag, pack, pack_key
+from shoal.pages.page import RENDER_WAITS
 from shoal.pages.pages import PageComparer, Pages, PageSummaries
 from shoal.pages.store import ANY_ERROR, PageFilter
 from shoal.plan.policy import PolicyForm
@@ -116,6 +117,20 @@ async def test_pages_are_found_by_every_filter(bench: Bench) -> None:
     assert await found(text="\\") == []
     assert await found(failed=True) == ["/a_b", "/c"]
     assert await found(failed=True, depth=2, text="c") == ["/c"]
+
+
+async def test_pages_know_how_the_wait_for_them_ended_and_those_of_older_stores_do_not(bench: Bench) -> None:
+    crawl = await bench.submit(f"{SITE}/")
+    pages = [a_page(f"/{wait}", rendered=True, render_wait=wait) for wait in (*RENDER_WAITS, None)]
+    await store_pages(bench.app, crawl, *pages, a_page("/plain"))
+    found = await bench.database.read(lambda tx: bench.pages.after(tx, crawl.number, 0, 10))
+    assert [(page.rendered, page.render_wait) for _, page in found] == [
+        (True, "settled"),
+        (True, "selector"),
+        (True, "timeout"),
+        (True, None),  # as older versions stored them
+        (False, None),
+    ]
 
 
 async def test_a_search_that_finds_little_says_where_to_continue(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

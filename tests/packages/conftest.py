@@ -59,6 +59,7 @@ class ScriptedSite:
     script: Script
     robots: Answer = (404, {}, "")
     seconds: float = 0.0  # that each answer takes
+    slow: dict[str, float] = field(default_factory=dict)  # the same for single paths
     late: dict[str, str] = field(default_factory=dict)  # paths that are answered only after another path was requested
     port: int = 0
     asked: list[str] = field(default_factory=list)
@@ -99,7 +100,7 @@ class ScriptedSite:
                 self.news.set()
                 self.agents |= {line.partition(": ")[2] for line in fields if line.lower().startswith("user-agent")}
                 status, headers, body = self.robots if path == "/robots.txt" else self.script(path) or (404, {}, "")
-                await CLOCK.sleep(self.seconds)
+                await CLOCK.sleep(self.slow.get(path, self.seconds))
                 await self._after(self.late.get(path, path))
                 data = body if isinstance(body, bytes) else body.encode()
                 lines = [f"HTTP/1.1 {status} X", *(f"{name}: {value}" for name, value in headers.items())]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from shoal.web.renderer import BrowserEnded, BrowserStarted, Document, RenderedP
 from tests.packages.conftest import Answer, ScriptedSite, html, serving
 from tests.support.effort import times
 from tests.support.patience import in_time
+from tests.support.script_site import ENTRIES, LATE_BY, LATE_MS, late_site
 
 PAGE = b"<!doctype html><title>before</title><p id=p></p><script>p.textContent = 'from a script'</script>"
 EXIT_SECONDS = 10
@@ -117,6 +119,44 @@ async def test_a_page_that_leaves_hundreds_of_requests_waiting_does_not_jam_thei
         assert "/next.js" in site.asked
         site.asked.append("/never")
         site.news.set()
+
+
+async def test_pages_whose_entries_come_late_are_read_whole(chromium: str) -> None:
+    """By timers, requests, what comes into view, debounced scrolling and hydration, after up to a second and a half."""
+    site = ScriptedSite(late_site, slow={f"/slow/{ms}": ms / 1000 for ms in LATE_MS})
+
+    async def entries(pool: Pool, how: str, ms: int) -> tuple[int, str | None]:
+        path = f"/late/{how}/{ms}"
+        _, _, text = late_site(path) or (0, {}, "")
+        page = await pool.page(text.encode(), f"{site.url}{path}", wait="networkidle", scroll=how == "scroll")
+        return page.html.count('<div class="entry"'), page.ended
+
+    cases = list(product(LATE_BY, LATE_MS))
+    async with serving(site), pool_of(chromium, site.port, timeout="40s", pages="5") as pool:
+        found = await asyncio.gather(*(entries(pool, how, ms) for how, ms in cases))
+    assert dict(zip(cases, found, strict=True)) == dict.fromkeys(cases, (ENTRIES, "settled"))
+
+
+async def test_a_page_that_never_rests_is_read_in_bounded_time(chromium: str) -> None:
+    pages = {
+        "changes": b"<p id=p></p><script>setInterval(() => { p.textContent = Math.random() }, 20)</script>",
+        "streams": b"<script>new EventSource('/stream')</script>",
+        "polls": b"<script>setInterval(() => fetch('/poll'), 100)</script>",
+        "lies": b"<script>Map.prototype.values = () => ['x', {}]; setTimeout(fetch, 99)</script>",
+        "breaks": b"<script>Promise = requestAnimationFrame = setTimeout = undefined</script>",
+        "ticks": b"<script>const tick = () => setTimeout(tick, 50); tick()</script>",
+    }
+    site = ScriptedSite(lambda path: html("x"), late={"/stream": "/never"})
+    async with serving(site), pool_of(chromium, site.port, timeout="60s") as pool:
+        found = await asyncio.gather(
+            *(pool.page(body, f"{site.url}/{name}", wait="networkidle") for name, body in pages.items())
+        )
+        ended = {name: page.ended for name, page in zip(pages, found, strict=True)}
+        site.asked.append("/never")
+        site.news.set()
+    assert ended.pop("changes") == "timeout"
+    assert set(ended.values()) == {"settled"}, ended
+    assert all(page.seconds < 30 for page in found)
 
 
 async def test_a_restart_resets_the_counts_of_every_origin(chromium: str) -> None:

@@ -11,6 +11,7 @@ from shoal.app import opened
 from shoal.base.errors import BadConfig, InvalidInput
 from shoal.base.settings_loader import load
 from shoal.base.signals import Signal, Signals
+from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.engine.walker_context import RenderingImpossible
 from shoal.crawl.states import CrawlState
 from shoal.extract.flags import PageFlag
@@ -183,10 +184,38 @@ async def test_waits_scrolls_and_clicks_are_data(renderer: RenderingCrawler) -> 
 
     async with serving(ScriptedSite(script)) as site:
         seen = await renderer.crawl(
-            site, render="always", depth=1, wait_for="a[href='/late']", scroll=True, click="#more"
+            site, render="always", depth=1, wait_for="/$ -> a[href='/late']", scroll=True, click="#more"
         )
         pages = await renderer.pages(seen)
     assert set(pages) == {"/", "start", "late", "scrolled", "clicked1", "clicked2", "clicked3"}
+
+
+async def test_a_selector_is_waited_for_only_at_urls_that_match_its_pattern(renderer: RenderingCrawler) -> None:
+    late = (
+        "<script>setTimeout(() => document.body.insertAdjacentHTML('beforeend', '<b class=price>1</b>'), 2500)</script>"
+    )
+    pages = {"/": html("home", "/item/1", "/about"), "/item/1": (200, HTML, late), "/about": html("about")}
+    async with serving(ScriptedSite(pages.get)) as site:
+        seen = await renderer.crawl(site, render="always", depth=1, wait_for="/item/[0-9] -> .price")
+        assert {path: page.render_wait for path, page in (await renderer.pages(seen)).items()} == {
+            "/": "settled",
+            "item/1": "selector",
+            "about": "settled",
+        }
+        seen = await renderer.crawl(site, "/about", render="always", depth=0, wait_for=".price")
+        [page] = (await renderer.pages(seen)).values()
+        assert (page.rendered, page.render_wait) == (True, "timeout")
+    for wrong in ("p[", "/item/( -> .price", "/item/ -> ", "-> .price"):
+        with pytest.raises(InvalidInput, match="wait_for"):
+            CrawlConfig.read({"seeds": ["http://a.example/"], "wait_for": wrong})
+
+
+async def test_a_page_that_stays_empty_is_flagged(renderer: RenderingCrawler) -> None:
+    never = '<title>app</title><div id="app">Loading</div><script>/* fails */ missing()</script>'
+    pages = {"/": html("home", "/never", "/short"), "/never": (200, HTML, never), "/short": (200, HTML, "<p>Hello.")}
+    async with serving(ScriptedSite(pages.get)) as site:
+        found = await renderer.pages(await renderer.crawl(site, render="always", depth=1))
+    assert {path for path, page in found.items() if page.flags & PageFlag.STAYED_EMPTY} == {"never"}
 
 
 async def test_without_a_browser_auto_says_so_once_and_counts_and_always_refuses(tmp_path: Path) -> None:

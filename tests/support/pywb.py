@@ -58,6 +58,13 @@ class Replay:
             return Replayed(answer.status, fields, answer.read())
 
 
+def index_by_pywb(archive: Path, index: Path) -> None:
+    """Write the index that pywb itself makes of an archive."""
+    words = [str(environment("pywb") / "bin" / "cdx-indexer"), "--cdxj", "--sort", str(archive)]
+    done = subprocess.run(words, capture_output=True, timeout=START_SECONDS, check=True, env=plain_environment())
+    index.write_bytes(done.stdout)
+
+
 @contextmanager
 def replaying(archive: Path, index: Path, folder: Path) -> Iterator[Replay]:
     for place, file in (("archive", archive), ("indexes", index)):

@@ -14,6 +14,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shoal.base.clock import SystemClock
 from shoal.base.errors import BadConfig, InvalidInput, StorageFull
@@ -44,6 +45,8 @@ def full_page() -> Page:
         word_count=7,
         redirects=[{"url": "http://a.example/", "status": 301}],
         duration_ms=1.5,
+        rendered=True,
+        render_wait="settled",
         error_code="body_too_large",
         error_message="It was large.",
         data={"price": 3},
@@ -63,6 +66,13 @@ def test_a_record_has_every_field_in_its_order() -> None:
     assert tuple(full_page().record(CRAWL)) == RECORD_FIELDS
     assert tuple(json_rows([page()])[0]) == RECORD_FIELDS
     assert Csv().head().decode() == ",".join(f'"{name}"' for name in RECORD_FIELDS) + "\r\n"
+
+
+def test_a_record_of_an_older_server_is_read() -> None:
+    record = json_rows([full_page()])[0]
+    assert Page.of(record) == full_page()
+    del record["render_wait"]
+    assert Page.of(record) == replace(full_page(), render_wait=None)
 
 
 def test_a_json_line_says_what_the_page_was() -> None:

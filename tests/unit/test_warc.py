@@ -12,15 +12,17 @@ from hypothesis import strategies as st
 from warcio.archiveiterator import ArchiveIterator
 
 from shoal.base.errors import NotFound
-from shoal.egress import Headers, Request, Response
+from shoal.egress import Failure, Headers, Limits, Request, Response
+from shoal.extract.tree import Source
 from shoal.pages import warc
-from shoal.pages.bodies import BodyLocation, answer_in
+from shoal.pages.bodies import BodyLocation, CapturedExchange, answer_in, source_in
 from shoal.pages.warc import _original
 
 AT = 1_790_000_000_123_456
 URL = "http://a.example:8080/p/q?x=1"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n\r\n"
 BODY = b"<h1>fish</h1>" * 50
+PLACE = BodyLocation("f", 0, 1)
 
 
 def response(raw: bytes = BODY, head: bytes | None = None, **facts: Any) -> Response:
@@ -31,7 +33,7 @@ def response(raw: bytes = BODY, head: bytes | None = None, **facts: Any) -> Resp
 
 
 def members(answer: Response, *headers: tuple[str, str]) -> bytes:
-    return warc.exchange_members(Request(URL, headers=headers), answer, AT)
+    return warc.exchange_members(CapturedExchange(Request(URL, headers=headers), answer), AT)
 
 
 def read_by_warcio(data: bytes) -> list[tuple[Any, bytes]]:
@@ -184,3 +186,41 @@ def test_every_body_and_field_is_read_back(raw: bytes, value: str) -> None:
     assert read.headers.block == head
     assert read.url == URL
     assert read.address == "192.0.2.7"
+
+
+def test_a_rendered_document_is_a_record_of_its_own_that_refers_to_the_response() -> None:
+    html = b"<!DOCTYPE html><html><body>made by a script: \xc3\xa9</body></html>"
+    exchange = CapturedExchange(Request(URL), response(), html)
+    kept = warc.exchange_members(exchange, AT) + members(response(b"moved", status=301))
+    [answer, request, (rendered, block), *earlier] = read_by_warcio(kept)
+    assert [answer[0].rec_type, request[0].rec_type, rendered.rec_type] == ["response", "request", "conversion"]
+    assert answer[1] == BODY
+    assert block == html
+    assert rendered.rec_headers["WARC-Refers-To"] == answer[0].rec_headers["WARC-Record-ID"]
+    assert rendered.rec_headers["WARC-Target-URI"] == f"urn:rendered:{URL}"
+    assert rendered.rec_headers["Content-Type"] == "text/html; charset=utf-8"
+    assert len(earlier) == 2
+    assert answer_in(kept, PLACE).raw == BODY
+    source = source_in(kept, PLACE, Limits())
+    assert isinstance(source, Source)
+    assert (source.body, source.is_rendered, source.status) == (html, True, 200)
+    assert source.text.endswith("é</body></html>")
+    assert [record.rec_type for record, _ in read_by_warcio(warc.first_exchange(kept))][2:] == ["conversion"]
+    assert exchange.size == len(BODY) + len(html)
+
+
+def test_a_page_that_was_not_rendered_is_read_as_it_was_sent() -> None:
+    raw = gzip.compress(BODY)
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=latin-1\r\nContent-Encoding: gzip\r\n\r\n"
+    source = source_in(members(response(raw, head)) + members(response(b"moved", status=301)), PLACE, Limits())
+    assert isinstance(source, Source)
+    assert (source.body, source.content_type, source.is_rendered) == (BODY, "text/html; charset=latin-1", False)
+    assert isinstance(source_in(members(response(b"no gzip", head)), PLACE, Limits()), Failure)
+
+
+def test_a_damaged_rendered_document_is_reported() -> None:
+    kept = warc.exchange_members(CapturedExchange(Request(URL), response(), b"<html>" * 999), AT)
+    *_, last = warc.pieces(kept)
+    broken = kept[: last.offset + 60] + b"\x00" * 20 + kept[last.offset + 80 :]
+    with pytest.raises(NotFound, match="is damaged"):
+        source_in(broken, PLACE, Limits())

@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import xxhash
 
@@ -20,12 +20,11 @@ from shoal.hosts.robots_cache import RobotsReader, RobotsRules
 from shoal.page_jobs.result import Status
 from shoal.page_jobs.runner import EgressRoute, EgressRoutes, NotRendered, PageJobRunner, no_proxy, objection
 from shoal.page_jobs.spec import PageConfig, PageWork
+from shoal.pages.bodies import RENDERED_TYPE
 from shoal.web.page_fetcher import Fetched, PageFetcher, RedirectChain
 
 if TYPE_CHECKING:
     from shoal.page_jobs.rendering import PageRenderer
-
-RENDERED_TYPE: Final = "text/html; charset=utf-8"
 
 
 class JobFailed(Exception):
@@ -76,13 +75,13 @@ class BotFetcher:
             fetched = await self._visit(_work(job))
         if fetched.failure is not None:
             raise JobFailed(fetched.failure.code, fetched.failure.message)
-        [(_, response)] = fetched.captured
+        [(_, response, rendered)] = fetched.captured
         if not 200 <= response.status < 300:
             raise JobFailed("http_status", f"The server answered {response.status}.")
-        body = fetched.rendered_html or response.body(self._limits)
+        body = rendered or response.body(self._limits)
         if isinstance(body, Failure):
             raise JobFailed(body.code, body.message)
-        text, _, _ = decode(body, RENDERED_TYPE if fetched.rendered else response.headers.get("content-type"))
+        text, _, _ = decode(body, RENDERED_TYPE if rendered else response.headers.get("content-type"))
         return BotPage(response.url, response.status, text, xxhash.xxh3_128_hexdigest(body))
 
     async def data(self, job: BotJob) -> Found:

@@ -3,7 +3,8 @@
 import asyncio
 import os
 import shlex
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +26,7 @@ from shoal.base.errors import (
 )
 from shoal.base.machine import on_stop
 from shoal.base.settings_loader import load
-from shoal.base.text import redact_url
+from shoal.base.text import redact_url, shorten
 from shoal.cli.api_client import ApiTarget
 from shoal.cli.options import (
     CHANGES,
@@ -47,9 +48,11 @@ from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import TERMINAL, WALKED, CrawlState
 from shoal.egress import Limits
+from shoal.extract.flags import PageFlag
 from shoal.observe.logs import note
 from shoal.pages.export.output import Outputs
 from shoal.pages.export.table import PageTable, read_fields
+from shoal.pages.page import Page
 from shoal.process.crawl_request import CrawlRequest, read_config, read_id
 from shoal.process.lifetime import StallWatch, quiet, reduce_collections
 from shoal.process.local_crawl import LocalCrawl
@@ -202,6 +205,48 @@ def _how_to_go_on(crawl_id: str, store: str | None, outputs: Sequence[str]) -> s
     return shlex.join([*words, *outputs])
 
 
+DOUBTFUL: dict[str, tuple[str, Callable[[Page], bool]]] = {
+    "not_rendered": (
+        "Pages that need a browser, but were read without one",
+        lambda page: page.flags & PageFlag.NOT_RENDERED != 0,
+    ),
+    "stayed_empty": (
+        "Rendered pages that stayed empty, or nearly so",
+        lambda page: page.flags & PageFlag.STAYED_EMPTY != 0,
+    ),
+    "render_timeouts": (
+        "Rendered pages that were read because their time was up",
+        lambda page: page.render_wait == "timeout",
+    ),
+}
+MOST_NAMED = 3
+
+
+class RenderingTally:
+    """Counts the pages that may lack what a browser should have added, and keeps the first URLs of each kind."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._first: dict[str, list[str]] = {name: [] for name in DOUBTFUL}
+
+    def count(self, pages: Sequence[Page]) -> None:
+        for page in pages:
+            for name, (_, applies) in DOUBTFUL.items():
+                if applies(page):
+                    self._counts[name] += 1
+                    if self._counts[name] <= MOST_NAMED:
+                        self._first[name].append(shorten(page.url, 200))
+
+    def told(self, *, is_rendering: bool) -> dict[str, int]:
+        """Print what was counted, with the flag that a crawl without rendering needs; return the counts for the
+        summary."""
+        fix = "" if is_rendering else "; crawl with --render auto"
+        for name, count in self._counts.items():
+            more = f", and {count - MOST_NAMED:,} more" if count > MOST_NAMED else ""
+            note(f"{DOUBTFUL[name][0]}: {count:,} ({', '.join(self._first[name])}{more}){fix}")
+        return dict(self._counts)
+
+
 class CrawlCommand:
     """A crawl with a user at the terminal: shows progress, writes outputs, handles interrupts."""
 
@@ -228,6 +273,7 @@ class CrawlCommand:
         self._interrupts = 0
         self._pausing: asyncio.Task[None] | None = None
         self._began = app.clock.monotonic()
+        self._rendering = RenderingTally()
 
     async def run(self) -> int:
         """Run the crawl and print its summary. Return the exit code, or raise the error that stands for it."""
@@ -285,6 +331,7 @@ class CrawlCommand:
     async def _show_pages(self, local_crawl: LocalCrawl, screen: Screen) -> None:
         async with Progress(local_crawl, self._app.clock, screen):
             while pages := await local_crawl.next():
+                self._rendering.count(pages)
                 if self._outputs:
                     await self._outputs.write(pages, self._app.bodies)
         if self._pausing is not None:
@@ -323,10 +370,7 @@ class CrawlCommand:
             # The store could not be updated: the crawl has no walker any more, and can be resumed at once.
             status = replace(status, crawl=replace(status.crawl, state=CrawlState.PAUSED, state_reason=left_for))
         totals = summary(status, self._app.clock.monotonic() - self._began, self._target)
-        if self._local_crawl is not None and (count := self._local_crawl.tally.not_rendered):
-            totals["not_rendered"] = count
-            fix = "; crawl with --render auto" if self._crawl.config.render == "never" else ""
-            note(f"Pages that need a browser, but were read without one: {count}{fix}")
+        totals |= self._rendering.told(is_rendering=self._crawl.config.render != "never")
         to_stdout = self._to_stdout
         if self._display.summary_form == "json":
             print_line(totals, to_stdout=to_stdout)

@@ -218,7 +218,7 @@ PROMISED = (
     CrawlFlag("--processes", "workers", "N"),
     CrawlFlag("--delay", "delay_seconds", "D", read_delay, DURATION_FORM),
     CrawlFlag("--render", "render"),
-    CrawlFlag("--wait-for", "wait_for", "CSS"),
+    CrawlFlag("--wait-for", "wait_for", "[RE -> ]CSS"),
     CrawlFlag("--scroll", "scroll"),
     CrawlFlag("--click", "click", "CSS"),
     CrawlFlag("--robots", "robots"),

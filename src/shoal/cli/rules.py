@@ -24,9 +24,8 @@ from shoal.extract.encoding import is_html
 from shoal.extract.optional_facts import INVALID_DATA
 from shoal.extract.rule_reader import RuleReader
 from shoal.extract.rules import RuleSet, read_rules
-from shoal.extract.tree import Source
 from shoal.observe.logs import note
-from shoal.pages.bodies import answer_of
+from shoal.pages.bodies import source_of
 from shoal.pages.export.output import STDOUT, Outputs
 from shoal.pages.export.table import PageTable, read_fields
 from shoal.pages.page import NOT_MODIFIED, Page
@@ -44,6 +43,7 @@ class ReplayTally:
     read: int = 0
     left_out: int = 0  # not HTML with a 2xx status, or not matched by the rule set
     without_body: int = 0
+    as_sent: int = 0  # of those read: rendered pages whose rendered document was not stored
 
 
 class RuleReplay:
@@ -75,15 +75,16 @@ class RuleReplay:
         if not _has_content(page.status) or not self._data.reads(url):
             self.tally.left_out += 1
             return False
-        response = await answer_of(self._app.bodies, page)
-        body = None if response is None else response.body(self._limits)
-        if response is None or body is None or isinstance(body, Failure):
+        source = await source_of(self._app.bodies, page, self._limits)
+        if source is None or isinstance(source, Failure):
             self.tally.without_body += 1
             return False
-        if not 200 <= response.status < 300 or not is_html(body, page.content_type):
+        if not 200 <= source.status < 300 or not is_html(source.body, source.content_type):
             self.tally.left_out += 1
             return False
-        extracted = self._data.read(Source(url, body, page.content_type, status=response.status))
+        source.url = url
+        self.tally.as_sent += page.rendered and not source.is_rendered
+        extracted = self._data.read(source)
         page.data, page.error_message = extracted.data, extracted.message
         page.error_code = None if extracted.message is None else INVALID_DATA
         return True
@@ -97,7 +98,7 @@ def _has_content(status: int | None) -> bool:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 INVALID = 1
-HOW_TO_FETCH = ("robots", "user_agent", "headers", "proxy", "hooks")
+HOW_TO_FETCH = ("render", "wait_for", "scroll", "click", "robots", "user_agent", "headers", "proxy", "hooks")
 
 
 def fetch_flags(command: Command) -> Command:
@@ -157,6 +158,8 @@ def apply(
     outputs.check(may_overwrite())
     tally = uvloop.run(_apply(read_rules(rules), crawl_id, store, outputs))
     note(f"{plural(tally.read, 'page')} read, {tally.left_out} skipped, {tally.without_body} without a body.")
+    if tally.as_sent:
+        note(f"Rendered, but read as sent, because the crawl did not store the rendered document: {tally.as_sent}")
 
 
 async def _apply(rule_set: RuleSet, crawl_id: str, store: str | None, outputs: Outputs) -> ReplayTally:

@@ -40,6 +40,8 @@ Params = Annotated[list[Text], Meta(max_length=1000)]
 Label = Annotated[str, Meta(min_length=1, max_length=100)]
 LabelText = Annotated[str, Meta(max_length=500)]
 Selector = Annotated[str, Meta(min_length=1, max_length=1000)]
+WaitFor = Annotated[str, Meta(min_length=1, max_length=3000)]
+WAIT_FOR_AT = " -> "  # between a URL pattern and a selector; no selector contains it
 _HOOK_NAME = re.compile(r"[\w.-]+", re.ASCII)
 HookName = Annotated[str, Meta(min_length=1, max_length=100)]
 MOST_SEEDS = 10_000  # of one request; more are added to a crawl that has not started
@@ -96,6 +98,28 @@ DEPTH = (
 )
 WIDE_DEPTH = 3  # with a scope that the sites of others are in
 EARLIER_DEPTH = 3  # of crawls that were stored without a depth: it was the default of every scope
+
+
+def split_wait_for(text: str) -> tuple[str | None, str]:
+    """Return the URL pattern, if there is one, and the selector of `wait_for`."""
+    pattern, arrow, selector = text.rpartition(WAIT_FOR_AT)
+    return (pattern.strip() or None if arrow else None), selector.strip()
+
+
+def check_wait_for(text: str | None) -> str | None:
+    if text is not None:
+        pattern, selector = split_wait_for(text)
+        check_patterns([] if pattern is None else [pattern])
+        check_selector(selector)
+    return text
+
+
+def check_selector(selector: str | None) -> str | None:
+    from shoal.extract.selectors import check_css  # few crawls need it: keep this import out of start-up
+
+    if selector is not None:
+        check_css(selector)
+    return selector
 
 
 class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -159,7 +183,11 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         describe("Whether to run the scripts of pages in a browser; `auto` does so for pages that need it."),
     ] = "never"
     wait_for: Annotated[
-        Selector | None, describe("Read a rendered page once this CSS selector matches, or its time is up.")
+        WaitFor | None,
+        describe(
+            "Read a rendered page once this CSS selector matches, or its time is up. `RE -> CSS` waits only at URLs "
+            "that match the pattern."
+        ),
     ] = None
     scroll: Annotated[bool, describe("Scroll rendered pages to the end, as long as they grow.")] = False
     click: Annotated[
@@ -223,6 +251,8 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "user_agent": one_line,
         "labels": plain_labels,
         "rules": usable_rules,
+        "wait_for": check_wait_for,
+        "click": check_selector,
         "hooks": hook_names,
         "more_seeds": counted_by_shoal,
     }

@@ -14,6 +14,7 @@ class PageFlag(IntFlag):
     LINK_LIMIT = 16  # the page has more links than the limit
     NOT_HTML = 32  # the body is not HTML: no facts, no links
     NOT_RENDERED = 64  # the page needs a browser, and was read without one
+    STAYED_EMPTY = 128  # rendered, and still without links and with hardly any words
 
 
 NO_FLAGS: Final = PageFlag(0)

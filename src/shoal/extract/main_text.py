@@ -1,22 +1,31 @@
 """Extract the main text of a page, without menus, footers and sidebars, as plain text and Markdown. Done on request
-only: it takes several times as long as extracting the facts.
+only: it takes many times as long as extracting the facts.
 
-The parser's choice of main content is right for most pages and far off for some, where it picks a single comment or
-paragraph. Such cases are detected by comparison with the rest of the page (see docs/decisions/0012).
+If trafilatura is installed (the extra `content`), it decides what belongs to the text, and everything else is removed
+from our tree. Otherwise the parser's choice is used, which is right for most pages and far off for some, where it picks
+a single comment or paragraph; such cases are detected by comparison with the rest of the page. See docs/decisions/0012
+and 0060.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from functools import cache
+from importlib import import_module
+from typing import Any, Final
 
 from ada_url import join_url
-from turbohtml import Document, Element
+from turbohtml import Document, Element, Markdown, Node, Text
 
+from shoal.extract.text_match import reduced
+from shoal.extract.tidy import tidy
 from shoal.extract.tree import Source, parse
 
 LONGEST_PAGE: Final = 5_000_000  # characters; a longer page is truncated
 LONGEST: Final = 2_000_000  # characters of a text
 LONGEST_LINE: Final = 500  # characters of a title or an author
+MOST_TAGS: Final = 30_000  # of a page that trafilatura reads: it takes some seconds for as many
+SHORTEST_FOUND: Final = 200  # characters that trafilatura must find: less is often a scrap of the page
 MOST_CANDIDATES: Final = 20
 
 AROUND: Final = (
@@ -29,7 +38,22 @@ _MOSTLY_LINKS: Final = 0.5  # share of a text's characters that are in links
 _FAR_SHORTER: Final = 0.6  # share of the length of the element marked as article or main
 _MIN_TEXT: Final = 0.15  # share of the page's text, not counting `AROUND`
 _A_PART: Final = 0.25  # share of the page's text, not counting `AROUND`
+_MAY_BE_MENU: Final = frozenset({"aside", "div", "dl", "form", "ol", "p", "section", "table", "ul"})
+_LARGEST_MENU, _ALL_MENUS = 0.6, 0.8  # shares of the text
+_MENU_LINKS: Final = 0.6  # share of its characters that are in links
+_MENU_NAMES: Final = re.compile(
+    r"(?:^|[\s_-])(?:advert\w*|ads?|author|bio|breadcrumbs?|byline|comments?|cookies?|disqus|footer|menu|nav|newsletter|"
+    r"outbrain|pager|pagination|popular|promo\w*|recommend\w*|related|share|sharing|sidebar|signup|social|sponsor\w*|"
+    r"subscribe|taboola|tags|toolbar|trending)(?:$|[\s_-])",
+    re.IGNORECASE,
+)
 _GOOD_LINKS: Final = ("http://", "https://", "mailto:")
+_MARKDOWN: Final = Markdown(
+    converters={
+        "sup": lambda element, text: f"<sup>{text}</sup>" if text else "",
+        "sub": lambda element, text: f"<sub>{text}</sub>" if text else "",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +67,46 @@ class MainText:
     date: str | None = None
 
 
-def main_text(source: Source) -> MainText:
-    """Return the main text of a page; never raises, whatever the page is. The source's tree is not modified."""
+def main_text(source: Source, *, fast: bool = False) -> MainText:
+    """Return the main text of a page; never raises, whatever the page is. The source's tree is not modified. `fast`:
+    without trafilatura, even if it is installed."""
     document, _ = parse(source.text[:LONGEST_PAGE])
+    tidy(document)
     document.rewrite_links(_absolute(document.base_url(source.url) or source.url))
     document.strip_tags('a[href=""]')
     article = document.article()
-    chosen = article.text
-    markdown = "" if article.element is None else article.element.to_markdown()
-    better = _better(document, len(chosen))
-    if better is not None:
-        chosen, markdown = better.to_text(), better.to_markdown()
+    found = "" if fast else _found_by_trafilatura(document.html)
+    element = reduced(document, found) if len(found) >= SHORTEST_FOUND else None
+    if element is None:
+        element = _better(document, len(article.text)) or article.element
+        if element is not None:
+            _remove_menus(element)
     return MainText(
-        chosen[:LONGEST].strip(),
-        markdown[:LONGEST].strip(),
+        "" if element is None else element.to_text()[:LONGEST].strip(),
+        "" if element is None else element.to_markdown(_MARKDOWN)[:LONGEST].strip(),
         _line(article.title),
         _line(article.byline),
         _line(article.date),
     )
+
+
+def _found_by_trafilatura(html: str) -> str:
+    """Return the text that trafilatura finds; empty if it is not installed, finds nothing, or fails on the page."""
+    library = _trafilatura()
+    if library is None or html.count("<") > MOST_TAGS:
+        return ""
+    try:
+        return library.extract(html, include_comments=False, fast=True) or ""
+    except Exception:  # a library fails on odd pages in its own ways, and our own choice is there
+        return ""
+
+
+@cache
+def _trafilatura() -> Any:
+    try:
+        return import_module("trafilatura")
+    except ImportError:
+        return None
 
 
 def _better(document: Document, chosen: int) -> Element | None:
@@ -77,6 +123,37 @@ def _better(document: Document, chosen: int) -> Element | None:
     if length > _A_PART * whole:
         return named
     return body if chosen < _MIN_TEXT * whole else None
+
+
+def _remove_menus(element: Element) -> None:
+    """Remove lists of links, and blocks that call themselves a menu or alike, unless they are nearly all of the text:
+    then the page is an index. Each node is visited once, however deep it is."""
+    nodes = list(element.descendants)
+    length: dict[Node, int] = {}
+    linked: dict[Node, int] = {}
+    links: dict[Node, int] = {}
+    for node in reversed(nodes):  # children come before their parents
+        parent = node.parent
+        size = length[node] = len(node.data) if isinstance(node, Text) else length.get(node, 0)
+        is_link = isinstance(node, Element) and node.tag == "a"
+        if parent is not None and size:
+            length[parent] = length.get(parent, 0) + size
+            linked[parent] = linked.get(parent, 0) + (size if is_link else linked.get(node, 0))
+            links[parent] = links.get(parent, 0) + (1 if is_link else links.get(node, 0))
+    whole = length.get(element, 0)
+    menus: list[Element] = []
+    inside: set[Node] = set()
+    for node in nodes:
+        if node.parent in inside:
+            inside.add(node)
+        elif isinstance(node, Element) and node.tag in _MAY_BE_MENU and length[node] <= _LARGEST_MENU * whole:
+            is_list = links.get(node, 0) > 1 and linked[node] > _MENU_LINKS * length[node]
+            if is_list or _MENU_NAMES.search(f"{node.attr('class') or ''} {node.attr('id') or ''}"):
+                menus.append(node)
+                inside.add(node)
+    if sum(length[menu] for menu in menus) <= _ALL_MENUS * whole:
+        for menu in menus:
+            menu.decompose()
 
 
 def _named(document: Document) -> Element | None:

@@ -66,6 +66,7 @@ class Source:
         status: int = 200,
         headers: HeaderPairs = (),
         http_version: str = "",
+        is_rendered: bool = False,
     ) -> None:
         self.url = url  # the final URL, after redirects
         self.body = body
@@ -73,6 +74,7 @@ class Source:
         self.status = status
         self.headers = headers
         self.http_version = http_version
+        self.is_rendered = is_rendered  # the body is the document after its scripts have run
         self.data: dict[str, Any] = {}  # the data extracted so far
 
     @cached_property

@@ -53,7 +53,6 @@ class PageRenderer:
             fetched.failure = outcome
         else:
             take_rendered(fetcher, fetched, response, outcome)
-            fetched.rendered_html = outcome.html.encode("utf-8", "replace")
 
     @property
     def browsers(self) -> int:

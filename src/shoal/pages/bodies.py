@@ -5,12 +5,15 @@ before the commit that stores the row: a crash in between leaves unreferenced by
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from shoal.base.errors import NotFound
 from shoal.base.signals import Signal
-from shoal.egress import Headers, Request, Response
+from shoal.egress import Failure, Headers, Limits, Request, Response
 from shoal.pages.page import Page
+
+if TYPE_CHECKING:
+    from shoal.extract.tree import Source
 
 
 class BodyStoreFailed(Signal, frozen=True, kw_only=True):
@@ -30,10 +33,18 @@ class BodyLocation(NamedTuple):
 
 
 class CapturedExchange(NamedTuple):
-    """A response and its request."""
+    """A response and its request, and the page after its scripts have run if a browser rendered it."""
 
     request: Request
     response: Response
+    rendered: bytes = b""
+
+    @property
+    def size(self) -> int:
+        return len(self.response.raw) + len(self.rendered)
+
+
+RENDERED_TYPE: Final = "text/html; charset=utf-8"  # of rendered documents
 
 
 Waiting = tuple[Page, tuple[CapturedExchange, ...], bytes]
@@ -116,6 +127,41 @@ def answer_in(kept: bytes, place: BodyLocation) -> Response:
         head, body = record.http()
         status = int(head[9:12])
     except ValueError as error:
-        raise NotFound("stored body", place.file, f"the stored data is damaged ({error})") from None
+        raise _damaged(place, error) from None
     fields = record.fields
     return Response(fields["warc-target-uri"], status, Headers(head), body, fields.get("warc-ip-address", ""), 0.0)
+
+
+async def source_of(store: BodyStore, page: Page, limits: Limits) -> "Source | Failure | None":
+    """Return a page as its readers see it: see `source_in`; None if it was not stored."""
+    place = place_of(page)
+    return None if place is None else source_in(await store.read(place), place, limits)
+
+
+def source_in(kept: bytes, place: BodyLocation, limits: Limits) -> "Source | Failure":
+    """Return a page from its stored bytes: the document after its scripts have run if it was rendered, otherwise the
+    decoded body of its last response; a failure if the body cannot be decoded."""
+    from shoal.extract.tree import Source
+    from shoal.pages import warc
+
+    answer = answer_in(kept, place)
+    try:
+        rendered = warc.rendered_in(kept)
+    except ValueError as error:
+        raise _damaged(place, error) from None
+    body = answer.body(limits) if rendered is None else rendered
+    if isinstance(body, Failure):
+        return body
+    kind = answer.headers.get("content-type") if rendered is None else RENDERED_TYPE
+    return Source(
+        answer.url,
+        body,
+        kind,
+        status=answer.status,
+        headers=answer.headers.pairs(),
+        is_rendered=rendered is not None,
+    )
+
+
+def _damaged(place: BodyLocation, error: ValueError) -> NotFound:
+    return NotFound("stored body", place.file, f"the stored data is damaged ({error})")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, get_args
 
 from msgspec import Struct, field
 
@@ -13,10 +13,16 @@ from shoal.base.text import Sentence, joined, message
 RECORD_FIELDS = (
     "crawl_id", "url", "final_url", "status", "depth", "parent", "content_type", "encoding", "bytes", "title",
     "description", "canonical", "robots", "lang", "h1", "word_count", "content_hash", "links_internal",
-    "links_external", "redirects", "fetched_at", "duration_ms", "attempt", "rendered", "error", "data",
+    "links_external", "redirects", "fetched_at", "duration_ms", "attempt", "rendered", "render_wait", "error",
+    "data",
 )  # fmt: skip
 
+RenderWait = Literal["settled", "selector", "timeout"]
+"""How the wait for a rendered page ended. Older records do not say."""
+RENDER_WAITS: Final[tuple[RenderWait, ...]] = get_args(RenderWait)
+
 NOT_MODIFIED = 304
+_OTHER_FORM: Final = frozenset({"crawl_id", "error", "fetched_at"})
 Blob = bytes  # an alias, because a page has a field `bytes`
 
 
@@ -46,6 +52,7 @@ class Page(Struct):
     redirects: list[dict[str, Any]] = field(default_factory=list)
     duration_ms: float | None = None
     rendered: bool = False
+    render_wait: RenderWait | None = None
     error_code: str | None = None
     error_message: str | None = None
     data: dict[str, Any] | None = None
@@ -63,8 +70,8 @@ class Page(Struct):
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:
-        """Return the page of a record; fields that are not in records keep their defaults."""
-        values = {name: record[name] for name in RECORD_FIELDS if name not in ("crawl_id", "error", "fetched_at")}
+        """Return the page of a record; fields that are not in records, or not in older ones, keep their defaults."""
+        values = {name: record[name] for name in RECORD_FIELDS if name in record and name not in _OTHER_FORM}
         error = record["error"] or {"code": None, "message": None}
         values |= {"error_code": error["code"], "error_message": error["message"]}
         return cls(**values, fetched_at=to_micros(datetime.fromisoformat(record["fetched_at"])))
@@ -123,6 +130,7 @@ class Page(Struct):
             "duration_ms": self.duration_ms,
             "attempt": self.attempt,
             "rendered": self.rendered,
+            "render_wait": self.render_wait,
             "error": None if self.error_code is None else self.error,
             "data": self.data,
         }

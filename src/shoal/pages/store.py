@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from shoal.base.database import Tx
 from shoal.base.url import Url
-from shoal.pages.page import Page
+from shoal.pages.page import RENDER_WAITS, Page
 
 
 class Validators(Struct, frozen=True):
@@ -43,8 +43,9 @@ class PageFilter(Struct, frozen=True):
 
 
 ANY_ERROR = "any"
-_APART = ("redirects", "data", "rendered", "detail", "outlinks")
-_PLAIN = tuple(name for name in Page.__struct_fields__ if name not in _APART)
+_OTHER_FORM = frozenset({"redirects", "data", "rendered", "render_wait", "detail", "outlinks"})
+_PLAIN = tuple(name for name in Page.__struct_fields__ if name not in _OTHER_FORM)
+_WAITS = (None, None, *RENDER_WAITS)  # by the column `rendered`: 0 for not rendered, 1 if it is unknown how it ended
 _plain = attrgetter(*_PLAIN)
 _FOREIGN = ("title", "description", "canonical", "robots", "lang", "h1", "content_type", "error_message")
 LAST_NUMBER = 2**62
@@ -281,7 +282,7 @@ def _row(crawl: int, key: int, chk: int, page: Page) -> dict[str, Any]:
         if row[name] is not None and "\x00" in row[name]:
             row[name] = row[name].replace("\x00", "")  # PostgreSQL rejects NUL in text
     row["crawl"], row["key"], row["chk"] = crawl, key, chk
-    row["rendered"] = int(page.rendered)
+    row["rendered"] = _WAITS.index(page.render_wait, 1) if page.rendered else 0
     row["redirects"] = orjson.dumps(page.redirects).decode() if page.redirects else None
     row["data"] = orjson.dumps(page.data).decode() if page.data is not None else None
     return row
@@ -296,7 +297,8 @@ def _encodable(row: dict[str, Any]) -> dict[str, Any]:
 
 def _page(row: Any) -> Page:
     values = {name: row[name] for name in _PLAIN}
-    values["rendered"] = bool(row["rendered"])
+    values["rendered"] = row["rendered"] > 0
+    values["render_wait"] = _WAITS[row["rendered"]]
     values["redirects"] = orjson.loads(row["redirects"]) if row["redirects"] else []
     values["data"] = orjson.loads(row["data"]) if row["data"] else None
     return Page(**values)

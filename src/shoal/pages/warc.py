@@ -20,10 +20,14 @@ from shoal.base.clock import from_micros
 from shoal.base.errors import NotFound
 from shoal.egress import PUBLIC_HEADERS, HeaderPairs, Request, Response
 from shoal.egress.decode import accept_encoding
-from shoal.pages.bodies import BodyLocation, BodyStore, CapturedExchange, Waiting, place_of
+from shoal.pages.bodies import RENDERED_TYPE, BodyLocation, BodyStore, CapturedExchange, Waiting, place_of
 from shoal.pages.page import Page
 
 CONFORMS_TO: Final = "http://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/"
+CONVERSION: Final = "conversion"  # the type of the record that holds a rendered document
+# The indexers of replay tools list every record under its URI. Under that of the page, the rendered document would be
+# replayed in place of the response, and its scripts would run on their own result.
+RENDERED_URI: Final = "urn:rendered:"
 NOT_MODIFIED: Final = "http://netpreserve.org/warc/1.1/revisit/server-not-modified"
 
 _BROKEN: Final = cast("type[Exception]", isal_zlib.error)  # the stub does not type this class
@@ -45,12 +49,13 @@ _FRAMING: Final = re.compile(rb"^(transfer-encoding[ \t]*:)", re.IGNORECASE | re
 _LINE_END: Final = re.compile(rb"\r?\n")
 
 
-def exchange_members(request: Request, response: Response, at: int, original: Mapping[str, str] | None = None) -> bytes:
-    """Return a response and its request as two members; `at` is the time in microseconds. `original`: the fields of the
-    record that a 304 response confirms.
+def exchange_members(captured: CapturedExchange, at: int, original: Mapping[str, str] | None = None) -> bytes:
+    """Return a response and its request as two members, and the rendered document, if there is one, as a third; `at` is
+    the time in microseconds. `original`: the fields of the record that a 304 response confirms.
 
     Inlined for speed, because it runs for every stored page.
     """
+    request, response, rendered = captured
     head, protocol = _http_head(response)
     kind = "response"
     more = ""
@@ -77,7 +82,16 @@ def exchange_members(request: Request, response: Response, at: int, original: Ma
         f"WARC-Concurrent-To: {answer_id}\r\nContent-Type: application/http;msgtype=request\r\n"
     )
     level = _STORED if response.headers.get("content-encoding") else _LEVEL
-    return _member(answer, head, response.raw, level=level) + _member(asked, _request_head(request), b"")
+    exchange = _member(answer, head, response.raw, level=level) + _member(asked, _request_head(request), b"")
+    if not rendered:
+        return exchange
+    conversion = (
+        f"WARC/1.1\r\nWARC-Type: {CONVERSION}\r\nWARC-Target-URI: {RENDERED_URI}{response.url}\r\n"
+        f"WARC-Date: {_date(at)}\r\nWARC-Record-ID: {_record_id()}\r\n"
+        f"WARC-Refers-To: {answer_id}\r\nWARC-Payload-Digest: {payload_digest(rendered)}\r\n"
+        f"Content-Type: {RENDERED_TYPE}\r\n"
+    )
+    return exchange + _member(conversion, b"", rendered)
 
 
 def info_member(file_name: str, at: int, facts: Iterable[tuple[str, str]]) -> bytes:
@@ -130,9 +144,23 @@ def pieces(kept: bytes) -> Iterator[Piece]:
 
 
 def first_exchange(kept: bytes) -> bytes:
-    """Return the members of the first response and its request."""
+    """Return the members of the first response and its request, and of its rendered document if there is one."""
     _, request = islice(pieces(kept), 2)
-    return kept[: request.offset + request.length]
+    last = _rendered_piece(kept) or request
+    return kept[: last.offset + last.length]
+
+
+def rendered_in(kept: bytes) -> bytes | None:
+    """Return the rendered document that follows the first response and its request; None if there is none."""
+    piece = _rendered_piece(kept)
+    return None if piece is None else read_member(kept[piece.offset : piece.offset + piece.length]).block
+
+
+def _rendered_piece(kept: bytes) -> Piece | None:
+    for piece in islice(pieces(kept), 2, 3):
+        if kind_of(kept[piece.offset : piece.offset + piece.length]) == CONVERSION:
+            return piece
+    return None
 
 
 def read_first(kept: bytes) -> Record:
@@ -320,7 +348,7 @@ def _pack(waiting: list[Waiting], recalled: dict[str, bytes]) -> list[bytes]:
 
 def _members(page: Page, captured: tuple[CapturedExchange, ...], earlier: bytes | None) -> bytes:
     original, fields = _original(earlier)
-    return original + b"".join([exchange_members(*one, page.fetched_at, fields) for one in captured])
+    return original + b"".join([exchange_members(one, page.fetched_at, fields) for one in captured])
 
 
 def _original(earlier: bytes | None) -> tuple[bytes, dict[str, str] | None]:
@@ -335,4 +363,4 @@ def _original(earlier: bytes | None) -> tuple[bytes, dict[str, str] | None]:
 
 
 def _size(captured: tuple[CapturedExchange, ...]) -> int:
-    return sum(len(one.response.raw) for one in captured)
+    return sum(one.size for one in captured)

@@ -24,7 +24,6 @@ from shoal.crawl.frontier.values import Settled
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import MAX_LISTED, FailedSeed
 from shoal.crawl.states import CrawlState
-from shoal.extract.flags import PageFlag
 from shoal.hosts.rate import HeldHost
 from shoal.observe.stats import EVERY as HOURLY_STATS_EVERY
 from shoal.pages.page import Page
@@ -49,7 +48,6 @@ class CrawlTally:
     again: int = 0  # pages that failed here and wait for a retry
     retried_after: str | None = None  # the last status or error after which a page is retried
     failed_seeds: list[FailedSeed] = field(default_factory=list)  # the first, and one more
-    not_rendered: int = 0  # pages that need a browser, and were read without one
 
     @classmethod
     def of(cls, counts: Counts) -> Self:
@@ -57,7 +55,6 @@ class CrawlTally:
 
     def count(self, page: Page) -> None:
         self.bytes += page.received
-        self.not_rendered += bool(page.flags & PageFlag.NOT_RENDERED)
         if page.error_code is not None:
             self.errors += 1
         if page.status is not None:

@@ -27,6 +27,7 @@ ANSWER: Final = {
         "headers": [["content-type", "text/html"]],
         "html": "<!DOCTYPE html><html>…</html>",
         "is_complete": True,
+        "ended": "settled",
         "navigations": [],
         "console_errors": [],
         "seconds": 0.81,

@@ -7,8 +7,10 @@ to open are returned like links.
 
 import asyncio
 import base64
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import Any, Final
 
 import orjson
@@ -24,13 +26,17 @@ from shoal.web.cdp import BrowserLost, CdpSession, CommandFailed, Params
 from shoal.web.network import OriginConnections, WaitingRequest, allows
 from shoal.web.renderer import MOST_STEPS, Document, RenderCounts, RenderedPage, RenderRequest
 
-QUIET_SECONDS: Final = 0.25  # without a request: then the page is idle
-STEP_SECONDS: Final = 2.0  # at most, after each scroll or click
+QUIET_SECONDS: Final = 0.25  # without a request and without a change: then the page has settled
+TIMER_SECONDS: Final = 2.0  # a timer that is due within this time after the last request or change is waited for
+CHANGING_SECONDS: Final = 5.0  # a page that changes without requests is waited for this long
+STEP_SECONDS: Final = 5.0  # at most, after each scroll or click, and after the selector was found
 READ_SECONDS: Final = (
     5.0  # at most, to read a page that has loaded: one that does not answer is busy in an endless loop
 )
 PICTURE_SECONDS: Final = 10.0
 MOST_REQUESTS: Final = 1000
+MOST_REPEATS: Final = 3  # requests of one URL that are waited for: a page may poll
+UNAWAITED: Final = frozenset({"EventSource", "Media", "Ping"})  # requests that may never end, or bring nothing
 MOST_DIALOGS: Final = 100
 MOST_ERRORS, LONGEST_ERROR = 50, 500
 MOST_NAVIGATIONS: Final = 100
@@ -69,6 +75,8 @@ class BrowserTab:
         self._is_answered = request.document is None
         self._in_flight: dict[str, str] = {}  # origins by request id; empty until the request may continue
         self._held: set[str] = set()  # those that count against the limit of their origin
+        self._awaited: set[str] = set()  # those without which the page is not complete
+        self._repeats: Counter[int] = Counter()  # by hash of the URL, which may be long
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._dialogs = 0
@@ -115,6 +123,7 @@ class BrowserTab:
         page.post("Runtime.enable")
         page.post("Network.enable", maxTotalBufferSize=0, maxResourceBufferSize=0, maxPostDataSize=0)
         page.post("Network.setBypassServiceWorker", bypass=True)
+        page.post("Page.addScriptToEvaluateOnNewDocument", source=WATCH)
         page.post(
             "Emulation.setDeviceMetricsOverride",
             width=view.width,
@@ -150,19 +159,25 @@ class BrowserTab:
         request = self._request
         try:
             await self._until(lambda: self._is_loaded, deadline)
-            if request.wait == "networkidle":
-                await self._idle(deadline)
+            self.page.ended = "load"
             if request.selector is not None:
                 await self._evaluate(page, WAIT_FOR, request.selector, deadline)
+                if request.wait == "networkidle":
+                    await self._settle_briefly(page, deadline)
+                self.page.ended = "selector"
+            elif request.wait == "networkidle":
+                await self._settle(page, deadline)
+                self.page.ended = "settled"
             for script, argument in ((SCROLL, ""), (CLICK, request.click or "")):
                 if (script is SCROLL and not request.scroll) or (script is CLICK and not argument):
                     continue
                 for _ in range(MOST_STEPS):
                     if not await self._evaluate(page, script, argument, deadline):
                         break
-                    await self._idle(min(deadline, self._clock.monotonic() + STEP_SECONDS), strict=False)
+                    await self._settle_briefly(page, deadline)
         except TimeoutError:
             self.page.is_complete = False
+            self.page.ended = "timeout"
 
     async def _read(self, page: CdpSession, max_bytes: int, seconds: float) -> Failure | None:
         url = self._request.url
@@ -232,23 +247,36 @@ class BrowserTab:
             except TimeoutError:
                 continue
 
-    async def _idle(self, deadline: float, *, strict: bool = True) -> None:
-        """Wait until no request has been in flight for a moment."""
-        self._last_activity = max(self._last_activity, self._clock.monotonic() - QUIET_SECONDS / 2)
+    async def _settle(self, page: CdpSession, deadline: float) -> None:
+        """Wait until the page has settled: no request is in flight, no short timer is about to fire, and neither a
+        request nor a change of the document was seen for a moment. Raises `TimeoutError` at the deadline, and for a
+        page that keeps changing without a request."""
+        began = self._clock.monotonic()
+        self._last_activity = max(self._last_activity, began - QUIET_SECONDS / 2)
         while True:
-            quiet_at = self._last_activity + QUIET_SECONDS
-            if self._in_flight:
-                await self._until(lambda: not self._in_flight, deadline, strict=strict)
-                if self._in_flight:
-                    return
-            elif self._clock.monotonic() >= quiet_at:
+            await self._until(lambda: not self._awaited, deadline)
+            unchanged, due = _quiet(await self._evaluate(page, QUIET, None, deadline))
+            now = self._clock.monotonic()
+            last_seen = max(self._last_activity, now - unchanged)
+            quiet_at = last_seen + QUIET_SECONDS
+            if due is not None and now + due <= last_seen + TIMER_SECONDS:
+                quiet_at = max(quiet_at, now + due + QUIET_SECONDS / 2)
+            if now >= quiet_at and not self._awaited:
                 return
-            elif self._clock.monotonic() >= deadline:
-                if strict:
-                    raise TimeoutError
-                return
-            else:
-                await self._until(lambda: bool(self._in_flight), min(quiet_at, deadline), strict=False)
+            if now >= max(began, self._last_activity) + CHANGING_SECONDS:
+                raise TimeoutError
+            await self._until(lambda: bool(self._awaited), min(quiet_at, deadline), strict=False)
+            if self._clock.monotonic() >= deadline:
+                raise TimeoutError
+
+    async def _settle_briefly(self, page: CdpSession, deadline: float) -> None:
+        """Wait until the page has settled, for a few seconds at most: what it does next shows what is missing."""
+        step_ends = self._clock.monotonic() + STEP_SECONDS
+        try:
+            await self._settle(page, min(deadline, step_ends))
+        except TimeoutError:
+            if self._clock.monotonic() >= deadline:
+                raise
 
     # Events
 
@@ -282,8 +310,7 @@ class BrowserTab:
             case "Fetch.authRequired":
                 self._authenticate(session, params)
             case "Network.requestWillBeSent":
-                self._last_activity = self._clock.monotonic()
-                self._in_flight.setdefault(params["requestId"], "")
+                self._requested(params)
             case "Network.responseReceived" if params["type"] == "Document":
                 self._responded(params)
             case "Network.loadingFinished" | "Network.loadingFailed":
@@ -294,6 +321,16 @@ class BrowserTab:
                 self._browser.detach(params["sessionId"])
             case _:
                 pass
+
+    def _requested(self, params: Params) -> None:
+        self._in_flight.setdefault(params["requestId"], "")
+        url = hash(params["request"]["url"])
+        self._repeats[url] += 1
+        if params.get("type") in UNAWAITED or self._repeats[url] > MOST_REPEATS:
+            return
+        self._last_activity = self._clock.monotonic()
+        self._awaited.add(params["requestId"])
+        self._changed.set()
 
     def _attached(self, params: Params) -> None:
         """Apply the same rules to a frame of another site, or to a worker, which has a process of its own."""
@@ -410,9 +447,11 @@ class BrowserTab:
 
     def _ended(self, network_id: str) -> None:
         self._release(network_id)
-        if self._in_flight.pop(network_id, None) is not None:
+        self._in_flight.pop(network_id, None)
+        if network_id in self._awaited:
+            self._awaited.discard(network_id)
             self._last_activity = self._clock.monotonic()
-            if not self._in_flight:
+            if not self._awaited:
                 self._changed.set()
 
     def _release(self, network_id: str) -> None:
@@ -454,6 +493,16 @@ def _cookie(url: str, cookie: Any) -> Params:
     return {"name": cookie.name, "value": cookie.value, "path": cookie.path, **place}
 
 
+def _quiet(told: object) -> tuple[float, float | None]:
+    """Return what the page told about its changes and timers. Its scripts can make it tell anything: then it is taken
+    for a page that does not change."""
+    match told:
+        case [int() | float() as unchanged, int() | float() | None as due]:
+            return unchanged, due
+        case _:
+            return inf, None
+
+
 def _shown(argument: Params) -> str:
     return str(argument.get("value", argument.get("description", argument.get("type", ""))))
 
@@ -464,6 +513,54 @@ HTML: Final = """(most) => {
   const html = head + (document.documentElement ? document.documentElement.outerHTML : "");
   return {url: document.URL, html: html.length > most ? null : html};
 }"""
+
+# Runs before every script of the page. `window.__shoal` tells for how many seconds the document has not changed, and
+# in how many the next timer is due: the timers of scripts cannot be seen from outside. A timer that a timer has set,
+# which another one had set, is left out: it belongs to a clock, an animation or a poll. Two frames are drawn first,
+# because that is when a page notices what has come into view.
+WATCH: Final = """(() => {
+  if (window !== window.top) return;
+  const timeout = window.setTimeout, frame = window.requestAnimationFrame, clock = performance.now.bind(performance);
+  const timers = new Map();
+  let changed = clock(), depth = 0;
+  const watched = (name) => {
+    const native = window[name];
+    window[name] = function (callback, delay, ...values) {
+      const wait = Math.max(0, Number(delay) || 0);
+      if (typeof callback !== "function" || depth > 1 || wait > LONGEST) return native(callback, delay, ...values);
+      const inner = depth + 1;
+      const id = native(function (...given) {
+        timers.delete(id);
+        const outer = depth;
+        depth = inner;
+        try { return callback.apply(this, given); } finally { depth = outer; }
+      }, delay, ...values);
+      timers.set(id, clock() + wait);
+      return id;
+    };
+  };
+  const forgotten = (name) => {
+    const native = window[name];
+    window[name] = function (id) { timers.delete(id); return native(id); };
+  };
+  ["setTimeout", "setInterval"].forEach(watched);
+  ["clearTimeout", "clearInterval"].forEach(forgotten);
+  new MutationObserver(() => { changed = clock(); })
+    .observe(document, {subtree: true, childList: true, characterData: true});
+  const drawn = () => new Promise((done) => {
+    timeout(done, 250);
+    frame(() => frame(done));
+  });
+  Object.defineProperty(window, "__shoal", {value: async () => {
+    await drawn();
+    const now = clock();
+    let due = null;
+    for (const at of timers.values()) if (due === null || at < due) due = at;
+    return [(now - changed) / 1000, due === null ? null : Math.max(0, due - now) / 1000];
+  }});
+})()""".replace("LONGEST", f"{1000 * TIMER_SECONDS:g}")
+
+QUIET: Final = "() => window.__shoal ? window.__shoal() : null"
 
 WAIT_FOR: Final = """(selector) => new Promise((done) => {
   const look = () => document.querySelector(selector) !== null;

@@ -63,9 +63,17 @@ def is_shell(body: bytes, facts: PageFacts) -> bool:
     words = facts.word_count
     if words is None or words >= ANY_WORDS or _SCRIPT.search(body) is None:
         return False
-    if words < FEW_WORDS and not facts.links and not facts.nofollow:
-        return True
-    return (_EMPTY_ROOT.search(body) or _ASKS_FOR_SCRIPTS.search(body)) is not None
+    return is_empty(facts) or (_EMPTY_ROOT.search(body) or _ASKS_FOR_SCRIPTS.search(body)) is not None
+
+
+def is_empty(facts: PageFacts) -> bool:
+    """Return whether a page has hardly any content: no links, and a sentence or two at most."""
+    return not facts.links and not facts.nofollow and (facts.word_count or 0) < FEW_WORDS
+
+
+def stays_empty(html: bytes, facts: PageFacts) -> bool:
+    """Return whether a rendered page is empty although it has scripts, which should have filled it."""
+    return is_empty(facts) and _SCRIPT.search(html) is not None
 
 
 def has_gained(before: PageFacts, after: PageFacts, navigations: int = 0) -> bool:

@@ -29,7 +29,7 @@ from shoal.extract.flags import PageFlag
 from shoal.extract.page import ExtractOptions, PageFacts, canonical_of, extract, of_headers, refresh_of
 from shoal.hosts.throttle import THROTTLED
 from shoal.pages.bodies import CapturedExchange
-from shoal.pages.page import NOT_MODIFIED, Page
+from shoal.pages.page import NOT_MODIFIED, Page, RenderWait
 from shoal.web.crawl_headers import CrawlHeaders
 from shoal.web.detect import is_shell
 
@@ -108,7 +108,7 @@ class Fetched(Struct):
     canonical: str | None = None  # canonical URL of the `Link` header
     chain: RedirectChain | None = None
     rendered: bool = False  # the facts are those of the page after its scripts have run
-    rendered_html: Blob = b""  # the rendered page, if capture is on for a caller who wants its text
+    render_wait: RenderWait | None = None
     loops_to: str | None = None  # the earlier URL that redirects lead back to
 
     @property

@@ -21,6 +21,8 @@ from shoal.base.url import Url, UrlRefusal, UrlRules, canonical
 from shoal.egress import AddressRule, Egress, Failure, Limits, Request, Response, endpoint
 from shoal.egress.exchange import MOST_HEADERS, check_headers, parse_retry_after
 
+WaitEnd = Literal["load", "settled", "selector", "timeout"]
+
 
 class RenderCounts(Struct, kw_only=True):
     """The requests that a page made, without the one for the page itself."""
@@ -41,6 +43,9 @@ class RenderedPage(Struct, kw_only=True):
     headers: Annotated[list[tuple[str, str]], describe("Headers of the response.")] = field(default_factory=list)
     html: Annotated[str, describe("The document after the scripts have run.")] = ""
     is_complete: Annotated[bool, describe("False: the timeout ended the wait, and the page is as it was then.")] = True
+    ended: Annotated[
+        WaitEnd | None, describe("How the wait ended: `load`, `settled`, `selector` (it matched) or `timeout`.")
+    ] = None
     navigations: Annotated[list[str], describe("URLs that scripts tried to open; they were not followed.")] = field(
         default_factory=list
     )
@@ -107,7 +112,7 @@ class RenderRequest(Form, frozen=True, kw_only=True, forbid_unknown_fields=True)
     url: Annotated[str, describe("URL of the page.", min_length=1, max_length=10_000)]
     wait: Annotated[
         Wait,
-        describe("Read the page after its load event, once its requests have ended, or once `selector` matches."),
+        describe("Read the page after its load event, once it has settled, or once `selector` matches."),
     ] = "load"
     selector: Annotated[Selector | None, describe("CSS selector to wait for; for `wait: selector`.")] = None
     timeout: Annotated[

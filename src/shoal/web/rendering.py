@@ -15,15 +15,24 @@ from shoal.base.url import Url
 from shoal.egress import Failure, Response
 from shoal.extract.flags import PageFlag
 from shoal.extract.page import PageFacts
+from shoal.pages.bodies import RENDERED_TYPE
 from shoal.web.crawl_headers import CrawlHeaders
-from shoal.web.detect import Choice, Evidence, PageKinds, evidence_of, has_gained, kind_of, without_noscript
+from shoal.web.detect import (
+    Choice,
+    Evidence,
+    PageKinds,
+    evidence_of,
+    has_gained,
+    kind_of,
+    stays_empty,
+    without_noscript,
+)
 from shoal.web.page_fetcher import Fetched, PageFetcher
 from shoal.web.renderer import Document, RenderCookie, RenderedPage, Renderer, RenderRequest, Wait
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0  # while the renderer refuses pages
 BACKLOG: Final = 4  # times the concurrent pages: this many may wait for the browser before fetching stops
 BY_THE_BROWSER: Final = frozenset({"accept", "accept-encoding", "accept-language", "cookie", "user-agent"})
-RENDERED_TYPE: Final = "text/html; charset=utf-8"
 
 RenderMode = Literal["never", "auto", "always"]
 Done = Callable[[Fetched], None]
@@ -35,7 +44,7 @@ class RenderOptions(Struct, frozen=True, kw_only=True):
     mode: RenderMode
     pages: int  # at once
     wait: Wait = "networkidle"
-    wait_for: str | None = None  # a selector
+    wait_for: Callable[[Url], str | None] = lambda url: None  # a selector, for pages that have to be waited for
     scroll: bool = False
     click: str | None = None  # a selector
     obeys_robots: bool = True
@@ -246,7 +255,7 @@ def request_of(
     return RenderRequest(
         url=url,
         wait=options.wait,
-        selector=options.wait_for,
+        selector=options.wait_for(url),
         timeout=options.timeout_seconds,
         headers={name: value for name, value in pairs if name.lower() not in BY_THE_BROWSER},
         cookies=[cookie for name, value in pairs if name.lower() == "cookie" for cookie in _cookies(value)],
@@ -262,13 +271,18 @@ def request_of(
 
 
 def take_rendered(fetcher: PageFetcher, fetched: Fetched, response: Response, page: RenderedPage) -> PageFacts:
-    """Replace the facts of a page by those of its rendered form, and return them."""
+    """Replace the facts of a page by those of its rendered form, and return them. If the response is captured, so is
+    the rendered document."""
     html = without_noscript(page.html.encode("utf-8", "replace"))
     fetcher.read_rendered(fetched, response, html, RENDERED_TYPE)
     fetched.rendered = True
+    fetched.render_wait = None if page.ended == "load" else page.ended
+    fetched.captured = tuple(one._replace(rendered=html) for one in fetched.captured)
     facts = fetched.facts
     assert facts is not None
     facts.links += [url for url in page.navigations if url not in facts.links]
+    if fetched.status == 200 and stays_empty(html, facts):
+        facts.flags |= PageFlag.STAYED_EMPTY
     return facts
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # few crawls ask for more than facts
 
 KEPT_FACTS = (
     *("content_type", "encoding", "bytes", "title", "description", "canonical", "robots", "lang", "h1", "word_count"),
-    *("content_hash", "links_internal", "links_external", "rendered"),
+    *("content_hash", "links_internal", "links_external", "rendered", "render_wait"),
     *("data", "text_hash", "fingerprint", "detail", "links", "outlinks", "flags"),
 )
 """The fields that an unchanged page takes from its record in the previous crawl."""
@@ -206,7 +206,7 @@ class PageReader:
             return b""
         from shoal.pages import warc  # only crawls that store bodies pay for it
 
-        return b"".join([warc.exchange_members(*one, page.fetched_at) for one in fetched.captured]) + fetched.earlier
+        return b"".join([warc.exchange_members(one, page.fetched_at) for one in fetched.captured]) + fetched.earlier
 
     def recall(self, done: Settled, recalled: RecalledPage | None, batch: WalkerBatch) -> None:
         """Complete an unchanged page from the previous crawl, and follow its links as if it had been read.
@@ -301,6 +301,7 @@ class PageReader:
         page.last_modified = fetched.last_modified
         page.duration_ms = round(fetched.seconds * 1000, 3)
         page.rendered = fetched.rendered
+        page.render_wait = fetched.render_wait
         page.robots = fetched.robots
         page.canonical = fetched.canonical
         page.redirects = _hops(fetched.redirects)

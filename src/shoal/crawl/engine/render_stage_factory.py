@@ -1,11 +1,14 @@
 """Construction of the rendering step of a walker, for crawls that render."""
 
+from collections.abc import Callable
 from functools import partial
 
 from shoal.base.settings import CrawlSettings
-from shoal.crawl.crawl import Crawl
+from shoal.base.url import Url
+from shoal.crawl.crawl import Crawl, split_wait_for
 from shoal.crawl.credentials import is_label
 from shoal.crawl.engine.walker_context import WalkerRequests, WalkerRuntime, WalkerSignals
+from shoal.crawl.url_patterns import UrlPatterns
 from shoal.web.page_fetcher import PageFetcher
 from shoal.web.renderer import Renderer, save_screenshot
 from shoal.web.rendering import RenderCallbacks, RenderOptions, RenderStage
@@ -27,7 +30,7 @@ def build_render_stage(
     options = RenderOptions(
         mode=config.render,
         pages=pages_at_once(settings.crawl, config.workers),
-        wait_for=config.wait_for,
+        wait_for=selector_by_url(config.wait_for),
         scroll=config.scroll,
         click=config.click,
         obeys_robots=config.robots == "obey",
@@ -42,6 +45,17 @@ def build_render_stage(
     return RenderStage(
         renderer, fetcher, options, callbacks=callbacks, clock=runtime.clock, keeps_bodies=config.keep_bodies
     )
+
+
+def selector_by_url(wait_for: str | None) -> Callable[[Url], str | None]:
+    """Return the function that returns the selector to wait for at a URL, or None."""
+    if wait_for is None:
+        return lambda url: None
+    pattern, selector = split_wait_for(wait_for)
+    if pattern is None:
+        return lambda url: selector
+    patterns = UrlPatterns([pattern])
+    return lambda url: selector if patterns.match(url) else None
 
 
 def pages_at_once(settings: CrawlSettings, walkers: int) -> int:

@@ -14,16 +14,17 @@ import orjson
 import xxhash
 
 from shoal.base.machine import sync_folder
-from shoal.egress import Failure, Limits, Response
+from shoal.egress import Failure, Limits
 from shoal.extract.main_text import LONGEST_PAGE, main_text
 from shoal.extract.tree import Source
-from shoal.pages.bodies import BodyLocation, answer_in, place_of
+from shoal.pages.bodies import BodyLocation, place_of, source_in
 from shoal.pages.export.part_file import check_place, translated, unusable
 from shoal.pages.page import Page
 
 INDEX: Final = "index.md"
 MARK: Final = "<!-- made by shoal -->"
 LEFT_OUT: Final = frozenset({"crawl_id", "bytes", "duration_ms", "attempt", "rendered"})
+AS_SENT: Final = "<!-- made from the page as it was sent: its crawl did not store the rendered document -->"
 LONGEST_NAME: Final = 80
 BYTES_OF_CHARACTER: Final = 4  # at most
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -101,7 +102,7 @@ class MarkdownFolder:
         path = self._part / name
         path.parent.mkdir(exist_ok=True)
         place = place_of(page)
-        text = "" if place is None else text_of(answer_in(bodies[place], place), self._limits)
+        text = "" if place is None else text_of(source_in(bodies[place], place, self._limits), page)
         path.write_text(f"{front_matter(page, self._crawl_id)}\n{text}", encoding="utf-8", errors="replace")
         return f"- [{_escaped(page.title or page.url)}]({name})\n"
 
@@ -151,14 +152,13 @@ def front_matter(page: Page, crawl_id: str) -> str:
     return "\n".join(["---", *lines, "---", ""])
 
 
-def text_of(answer: Response, limits: Limits) -> str:
-    """Return the main text of a page as Markdown; empty if the response is not HTML."""
-    body, kind, url = answer.body(limits), answer.headers.get("content-type"), answer.url
-    del answer  # free its bytes before the tree is built
-    if isinstance(body, Failure) or "html" not in (kind or "html").lower():
+def text_of(source: Source | Failure, page: Page) -> str:
+    """Return the main text of a page as Markdown; empty if it is not HTML."""
+    if isinstance(source, Failure) or "html" not in (source.content_type or "html").lower():
         return ""
-    body = body[: LONGEST_PAGE * BYTES_OF_CHARACTER]
-    return main_text(Source(url, body, kind)).markdown.strip() + "\n"
+    source.body = source.body[: LONGEST_PAGE * BYTES_OF_CHARACTER]
+    note = f"{AS_SENT}\n\n" if page.rendered and not source.is_rendered else ""
+    return f"{note}{main_text(source).markdown.strip()}\n"
 
 
 def _escaped(text: str) -> str:

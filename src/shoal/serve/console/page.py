@@ -14,18 +14,19 @@ from shoal.audit.codes import CODES
 from shoal.audit.finding import Finding
 from shoal.audit.states import AnalysisState
 from shoal.base.errors import NotFound, ShoalError
-from shoal.base.text import HIDDEN, LONGEST, names_a_secret
+from shoal.base.text import HIDDEN, LONGEST, message, names_a_secret
 from shoal.base.url import Url, hostname
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.admin import FrontierAdmin
 from shoal.crawl.frontier.values import key_of
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.store import CrawlFilter
-from shoal.egress import Failure
+from shoal.egress import Failure, Limits
 from shoal.egress import Response as Stored
-from shoal.pages.bodies import BodyStore, answer_of
+from shoal.extract.tree import Source
+from shoal.pages.bodies import BodyStore, answer_of, source_of
 from shoal.pages.links import LinkFlag, unpack
-from shoal.pages.page import Page, response_class
+from shoal.pages.page import Page, RenderWait, response_class
 from shoal.pages.pages import Pages
 from shoal.serve.console import texts as url_texts
 from shoal.serve.console.crawl_rows import row_of
@@ -46,6 +47,13 @@ class PageCopies:
         """Return the stored response; None if there is none, or if it is gone."""
         try:
             return await answer_of(self._bodies, page)
+        except ShoalError:
+            return None
+
+    async def source(self, page: Page) -> Source | Failure | None:
+        """Return the stored page as its readers see it, rendered if it was; None if there is none, or if it is gone."""
+        try:
+            return await source_of(self._bodies, page, Limits())
         except ShoalError:
             return None
 
@@ -73,6 +81,13 @@ class PageFindings:
         return await self._analyses.findings_of_page(newest[0].id, url)
 
 
+NOT_RENDERED: Final = message("no")
+RENDERED: Final[dict[RenderWait | None, str]] = {
+    None: message("yes"),
+    "settled": message("yes, read once it had settled"),
+    "selector": message("yes, read once the selector matched"),
+    "timeout": message("yes, read when its time was up"),
+}
 LONGEST_URL: Final = 10_000
 MOST_LINKS: Final = 200
 MOST_SOURCES: Final = 50
@@ -147,6 +162,7 @@ class PagePage:
             "page": page,
             "page_id": request.path_param("page_id"),
             "kind": response_class(page.status),
+            "rendered": RENDERED[page.render_wait] if page.rendered else NOT_RENDERED,
             "headers": [] if response is None else _shown_headers(response),
             "has_body": response is not None,
             "has_screenshot": await self._copies.screenshot(page) is not None,
@@ -165,11 +181,10 @@ class PagePage:
     async def show_body(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         """The body is plain text, whatever its type says, and nothing in it is executed."""
         _, page = await self._page(request.path_param("page_id"))
-        response = await self._copies.response(page)
-        if response is None:
+        source = await self._copies.source(page)
+        if source is None:
             raise NotFound("stored body", request.path_param("page_id"), "the crawl did not keep bodies")
-        body = response.body()
-        text = body.message if isinstance(body, Failure) else body.decode(_encoding(page), "replace")
+        text = source.message if isinstance(source, Failure) else source.body.decode(_encoding(page), "replace")
         headers = {"Content-Security-Policy": SANDBOX, "Cache-Control": "no-store", "X-Frame-Options": "SAMEORIGIN"}
         return Response(text[:LONGEST_BODY], headers=headers, media_type="text/plain; charset=utf-8")
 

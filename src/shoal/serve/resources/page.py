@@ -49,6 +49,10 @@ class Page(Resource, kw_only=True):
     duration_ms: Annotated[float | None, describe("Duration of the last request in milliseconds.")]
     attempt: Annotated[int, describe("Number of this attempt.")]
     rendered: Annotated[bool, describe("Whether a browser rendered the page.")]
+    render_wait: Annotated[
+        pages.RenderWait | None,
+        describe("How the wait for the rendered page ended: it settled, the selector matched, or its time was up."),
+    ]
     error: Annotated[PageError | None, describe("What went wrong; a page can have both a status and an error.")]
     data: Annotated[dict[str, Any] | None, describe("Data extracted by the rule set.")]
 
@@ -77,6 +81,7 @@ class Page(Resource, kw_only=True):
         "duration_ms": 84.2,
         "attempt": 1,
         "rendered": False,
+        "render_wait": None,
         "error": None,
         "data": None,
     }
