@@ -160,7 +160,7 @@ def _redirects(waiting: Waiting | None) -> str:
 
 
 def _quarantined(url: Url, pattern: str, waiting: Waiting | None) -> UrlExplanation:
-    why = "only lead to ever more pages" if is_area(pattern) else "repeat each other"
+    why = "only lead to ever more pages" if is_area(pattern) else "repeat each other, or lead to ever more pages"
     sentence = f"It is in quarantine as a crawler trap: pages of the pattern {pattern} {why}."
     known = {} if waiting is None else {"depth": waiting.kept.depth, "parent": waiting.parent_url}
     return UrlExplanation(url, UrlState.QUARANTINED, "trap", sentence, {"pattern": pattern, **known})
