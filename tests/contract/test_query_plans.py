@@ -27,8 +27,8 @@ from shoal.base.ids import JobId, new_id
 from shoal.base.settings import DatabaseSettings, EventSettings
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.fates import Fate
-from shoal.crawl.frontier.traps import pattern_of
-from shoal.crawl.frontier.values import NewUrl, Settled, SitemapRecord, WalkerBatch
+from shoal.crawl.frontier.traps import TRAP_SCORE, pattern_of
+from shoal.crawl.frontier.values import NewUrl, Settled, SitemapRecord, TrapPoints, WalkerBatch
 from shoal.crawl.store import HostRate
 from shoal.events.forwarder import EventRetention
 from shoal.events.store import EventStore, WebhookStore
@@ -380,8 +380,10 @@ async def trap(bench: Bench, crawl: Crawl, walker: Walker) -> None:
     """Put what a walker holds of one pattern into quarantine, and release it."""
     task = walker.held[0]
     pattern = pattern_of(task.url)
-    await bench.database.run(lambda tx: bench.frontier.quarantine(tx, crawl.number, {pattern: task.url}))
-    await walker.turn(Settled(task, Fate.QUARANTINED), found=[new_url(crawl, "/trap", fate=Fate.QUARANTINED)])
+    new = new_url(crawl, "/trap", fate=Fate.QUARANTINED)
+    points = {kind: TrapPoints(url, TRAP_SCORE) for url in (task.url, new.url) for kind in [pattern_of(url)]}
+    await bench.database.run(lambda tx: bench.frontier.score_traps(tx, crawl.number, points))
+    await walker.turn(Settled(task, Fate.QUARANTINED), found=[new])
     await bench.database.read(lambda tx: bench.frontier.traps(tx, crawl.number))
     await bench.crawls.release(crawl.id, pattern)
 

@@ -165,6 +165,7 @@ def test_a_pattern_is_never_longer_than_an_index_entry_of_postgresql() -> None:
 def test_a_pattern_has_no_ids() -> None:
     assert kind_of(Url(f"{SITE}/s/3fa9c2b1/page/7")) == f"{SITE}/s/~/page/0"
     assert kind_of(Url(f"{SITE}/s/0b6f2a1e-8f14-4c3d-9a51-1f2e3d4c5b6a?x=1")) == f"{SITE}/s/~?x="
+    assert kind_of(Url("http://3fa9c2b1/3fa9c2b1")) == "http://3fa9c2b1/~"
     assert kind_of(Url(f"{SITE}/blog/article123/iphone15")) == f"{SITE}/blog/article0/iphone0"
 
 

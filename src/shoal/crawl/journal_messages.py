@@ -49,7 +49,9 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "host_held": (message("{host} answered {status}: no requests for {seconds} s"),),
     "limit_reached": (message("{reason}; other workers finish what they are fetching"),),
     "more_seeds_failed": (message("More seeds failed; they are counted when the crawl has ended"),),
-    "pattern_quarantined": (message("Quarantined {pattern} as a crawler trap: its pages repeat each other"),),
+    "pattern_quarantined": (
+        message("Quarantined {pattern} as a crawler trap: its pages repeat each other, or lead to ever more pages"),
+    ),
     "area_quarantined": (message("Quarantined {pattern} as a crawler trap: its pages only lead to ever more pages"),),
     "pattern_released": (
         message("{pattern} is released from quarantine: {count} URL queued again"),

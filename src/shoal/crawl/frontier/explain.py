@@ -205,7 +205,10 @@ def _redirects(waiting: Waiting | None, sentence: Sentence) -> Sentence:
 
 
 def _quarantined(url: Url, pattern: str, waiting: Waiting | None) -> UrlExplanation:
-    words = message("It is in quarantine as a crawler trap: pages of the pattern {pattern} repeat each other.")
+    words = message(
+        "It is in quarantine as a crawler trap: pages of the pattern {pattern} repeat each other, or lead to ever more "
+        "pages."
+    )
     if is_area(pattern):
         words = message(
             "It is in quarantine as a crawler trap: pages of the pattern {pattern} only lead to ever more pages."

@@ -59,10 +59,11 @@ def pattern_of(url: Url) -> str:
 
 def kind_of(url: Url) -> str:
     """Return the pattern of a URL without its ids, such as a session in its path."""
-    path = url.partition("?")[0]
-    if _SEGMENT.search(path, 8) is None:
+    start, end = url.index("/", 8), url.find("?")
+    path = url[start:] if end < 0 else url[start:end]
+    if _SEGMENT.search(path) is None:
         return pattern_of(url)
-    return pattern_of(Url(_SEGMENT.sub(_without_id, path) + url[len(path) :]))
+    return pattern_of(Url(url[:start] + _SEGMENT.sub(_without_id, path) + url[start + len(path) :]))
 
 
 def _without_id(segment: re.Match[str]) -> str:
