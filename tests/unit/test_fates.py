@@ -19,10 +19,10 @@ def test_the_scripts_of_redis_have_the_same_sets(name: str, fates: frozenset[Fat
 
 
 def test_the_scripts_of_redis_have_the_same_numbers() -> None:
-    [numbers] = re.findall(r"^local FETCHED, QUARANTINED, VIA, SKIPPED = (.*)$", SCRIPT, re.MULTILINE)
+    [numbers] = re.findall(r"^local OPEN, FETCHED, QUARANTINED, VIA, SKIPPED = (.*)$", SCRIPT, re.MULTILINE)
     skipped = min(fate for fate in Fate if fate.skipped)
     found = [int(number.strip("'")) for number in numbers.split(", ")]
-    assert found == [Fate.FETCHED, Fate.QUARANTINED, Fate.FETCHED_VIA, skipped]
+    assert found == [Fate.OPEN, Fate.FETCHED, Fate.QUARANTINED, Fate.FETCHED_VIA, skipped]
 
 
 def test_postgres_reopens_the_same_urls() -> None:

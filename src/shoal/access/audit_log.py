@@ -1,13 +1,15 @@
 """The audit log: who did what, written in the commit of the change."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from msgspec import Struct, field
 
-from shoal.access.token import Caller
 from shoal.base.database import Database, Tx
+
+if TYPE_CHECKING:
+    from shoal.access.token import Caller
 
 
 class AuditEntry(Struct, frozen=True):
@@ -34,14 +36,14 @@ class AuditLog:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def note_in(self, tx: Tx, by: Caller, entry: AuditEntry) -> None:
+    async def note_in(self, tx: Tx, by: "Caller", entry: AuditEntry) -> None:
         """Write an entry in the commit of its action."""
         facts = orjson.dumps(entry.facts).decode()
         await tx.execute(
             "append_audit_entry", who=by.who, act=entry.name, subject=entry.subject, facts=facts, address=by.address
         )
 
-    async def note(self, by: Caller, entry: AuditEntry) -> None:
+    async def note(self, by: "Caller", entry: AuditEntry) -> None:
         """Write an entry for an action that changed nothing in the store."""
         await self._database.run(lambda tx: self.note_in(tx, by, entry))
 

@@ -21,7 +21,7 @@ _INVISIBLE = re.compile(
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
 
-_INVISIBLE_IN_LINES = re.compile(rf"(?![\n\t]|\r\n){_INVISIBLE.pattern}")
+_INVISIBLE_IN_LINES = rf"(?![\n\t]|\r\n){_INVISIBLE.pattern}"
 
 _QUOTED = r"""(?:"(?:\\.|[^"\\\r\n])*|'(?:\\.|[^'\\\r\n])*|[^\r\n]*)"""
 _PART = r"(?:api[_-]?key|apikey|token|password|passwd|pwd|secret|signature|credentials?)"
@@ -29,27 +29,25 @@ _SECRET_WORDS = rf"(?:[\w-]{{0,40}}{_PART}|sig|key|auth)"
 _SECRET_NAME = re.compile(rf"(?i){_SECRET_WORDS}|(?:proxy-|proxy_)?authorization|(?:set-|set_)?cookies?")
 # The placeholder for user name and password in our own messages.
 _EXAMPLE = r"(?!\[?user:password@[^\s@]*(?:\s|$))"
-_SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
+_SECRETS = (  # texts, which `re` compiles when they are first used: most processes have nothing to redact
     # Headers: alone, in a header dump, or in a printed dictionary.
     (
-        re.compile(
-            rf"""(?i)((?:authorization|(?<![\w-])(?:set-)?cookie|x-api-key)["']?\s{{0,9}}[:=]\s{{0,9}}){_QUOTED}"""
-        ),
+        rf"""(?i)((?:authorization|(?<![\w-])(?:set-)?cookie|x-api-key)["']?\s{{0,9}}[:=]\s{{0,9}}){_QUOTED}""",
         rf"\g<1>{HIDDEN}",
     ),
-    (re.compile(r"(?i)\b(bearer\s{1,9})[\w.~+/=-]{6,}"), rf"\g<1>{HIDDEN}"),
+    (r"(?i)\b(bearer\s{1,9})[\w.~+/=-]{6,}", rf"\g<1>{HIDDEN}"),
     # Our own tokens and webhook secrets, anywhere.
-    (re.compile(r"(shl_|whsec_)[\w+/=-]+"), rf"\g<1>{HIDDEN}"),
+    (r"(shl_|whsec_)[\w+/=-]+", rf"\g<1>{HIDDEN}"),
     # User name and password in a URL; then passwords that contain / ? or # (a port is not taken for a password).
-    (re.compile(rf"""(://){_EXAMPLE}[^\s/?#"'<>\\]*@"""), rf"\g<1>{HIDDEN}@"),
+    (rf"""(://){_EXAMPLE}[^\s/?#"'<>\\]*@""", rf"\g<1>{HIDDEN}@"),
     (
-        re.compile(rf"""(://){_EXAMPLE}[^\s/?#@:]{{0,256}}:(?![0-9]{{1,5}}(?:[/?#\s"'<>]|$))[^\s"'<>]{{0,4096}}@"""),
+        rf"""(://){_EXAMPLE}[^\s/?#@:]{{0,256}}:(?![0-9]{{1,5}}(?:[/?#\s"'<>]|$))[^\s"'<>]{{0,4096}}@""",
         rf"\g<1>{HIDDEN}@",
     ),
     # name=value in a query, a form or a connection string; and "name": "value".
-    (re.compile(rf"""(?i)(?<![\w-])({_SECRET_WORDS}=)[^\s&#"'<>]+"""), rf"\g<1>{HIDDEN}"),
+    (rf"""(?i)(?<![\w-])({_SECRET_WORDS}=)[^\s&#"'<>]+""", rf"\g<1>{HIDDEN}"),
     (
-        re.compile(rf"""(?i)(?<![\w-])({_SECRET_WORDS}["']\s{{0,9}}:\s{{0,9}}){_QUOTED}"""),
+        rf"""(?i)(?<![\w-])({_SECRET_WORDS}["']\s{{0,9}}:\s{{0,9}}){_QUOTED}""",
         rf"\g<1>{HIDDEN}",
     ),
 )
@@ -84,7 +82,7 @@ def _written_out(match: re.Match[str]) -> str:
 def escaped(text: str) -> str:
     """Replace those characters by JSON escapes in text of several lines, such as JSON lines, so that a terminal shows
     equivalent JSON. Line ends and tabs are kept."""
-    return _INVISIBLE_IN_LINES.sub(_as_json, text)
+    return re.sub(_INVISIBLE_IN_LINES, _as_json, text)
 
 
 def _as_json(match: re.Match[str]) -> str:
@@ -146,7 +144,7 @@ def is_nested_too_deeply(value: Any) -> bool:
 def redact(text: str) -> str:
     """Redact credentials: headers, our tokens, passwords in URLs, secret parameters."""
     for pattern, shown in _SECRETS:
-        text = pattern.sub(shown, text)
+        text = re.sub(pattern, shown, text)
     return text
 
 

@@ -310,8 +310,8 @@ class FrontierStore(Protocol):
     async def settle(self, tx: Tx, crawl: int, fence: Fence, batch: WalkerBatch, *, leaves: bool = False) -> Settlement:
         """Settle the URLs of the batch, or return them to the frontier, and add the URLs found on them. URLs that this
         walker does not hold (any more) are ignored and are not in the settlement. `leaves`: the same commit will return
-        everything else this walker holds. A redirect either continues, and its target is then reserved for it, or ends
-        with its page (see `PendingRedirect`)."""
+        everything else this walker holds. A redirect continues, and its target is then reserved for it, or ends with
+        its page, or waits until the URL that has its target has ended (see `PendingRedirect`)."""
         ...
 
     async def prepare(self, tx: Tx, crawl: int, fence: Fence, batch: WalkerBatch) -> list[Settled]:

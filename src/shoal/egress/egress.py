@@ -6,17 +6,17 @@ The transport enforces limits, `redirect` follows redirects. Rate limits, robots
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from shoal.base.clock import Clock, SystemClock
 from shoal.base.url import Url, UrlRefusal, origin
 from shoal.egress.address import AddressRefusal, AddressRule, Proxy, Route, endpoint, literal, pin
-from shoal.egress.curl import machine_ca_file, refused
-from shoal.egress.curl_handle import CurlHandle, TransportOptions
 from shoal.egress.exchange import LATE, Failure, Limits, Outcome, Request
 from shoal.egress.redirect import URLS, AtHop, Cancellable, RedirectFollower
 from shoal.egress.resolver import Answer, Resolver
-from shoal.egress.transport import Transport
+
+if TYPE_CHECKING:
+    from shoal.egress.curl_handle import CurlHandle
 
 Done = Callable[[Outcome], None]
 
@@ -42,6 +42,10 @@ class Egress:
         proxy: Proxy | None = None,
         ca_file: str | None = None,
     ) -> None:
+        from shoal.egress.curl import machine_ca_file  # libcurl, which a process without an egress does not load
+        from shoal.egress.curl_handle import TransportOptions
+        from shoal.egress.transport import Transport
+
         self._rule = rule
         self.limits = limits
         self._clock = clock or SystemClock()
@@ -156,6 +160,8 @@ class Egress:
         return next((refusal for ip in answer if (refusal := rule.judge(ip, port, host))), None)
 
     def _reject(self, exchange: "Exchange", why: AddressRefusal | Failure) -> None:
+        from shoal.egress.curl import refused
+
         if isinstance(why, AddressRefusal):
             failure = refused(why, exchange.url)
         else:

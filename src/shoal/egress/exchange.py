@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
@@ -60,13 +59,15 @@ class Limits(Struct, frozen=True):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Signer:
+class Signer(Struct, frozen=True):
     """The credentials with which the transport signs requests to an object store (AWS Signature 4)."""
 
     region: str
-    access_key: str = field(repr=False)
-    secret_key: str = field(repr=False)
+    access_key: str
+    secret_key: str
+
+    def __repr__(self) -> str:  # without the keys
+        return f"Signer(region={self.region!r})"
 
     @property
     def scheme(self) -> str:

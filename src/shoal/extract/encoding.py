@@ -133,8 +133,15 @@ def _decoded(body: bytes, encoding: str, flags: PageFlag) -> tuple[str, str, Pag
             return body.decode(), encoding, flags
         except UnicodeDecodeError:
             return body.decode(errors="replace"), encoding, flags | PageFlag.ENCODING_ERRORS
-    text = body.decode(f"whatwg-{encoding}")
+    text = body.decode(_as_browsers_do(encoding))
     return text, encoding, flags | PageFlag.ENCODING_ERRORS if "\ufffd" in text else flags
+
+
+def _as_browsers_do(encoding: str) -> str:
+    """Return the name of the codec that decodes as browsers do. The parser registers these when it is loaded."""
+    import turbohtml.detect  # noqa: F401
+
+    return f"whatwg-{encoding}"
 
 
 def _byte_order_mark(body: bytes) -> tuple[bytes, str] | None:
@@ -233,7 +240,7 @@ def _encoder(encoding: str) -> _Encoder:
 def _single_byte_encoder(encoding: str) -> _Encoder:
     high = bytes(range(0x80, 0x100))
     try:
-        decoded = high.decode(f"whatwg-{encoding}")
+        decoded = high.decode(_as_browsers_do(encoding))
     except (LookupError, UnicodeError):
         return str.encode
     table = {character: byte for character, byte in zip(decoded, high, strict=True) if character != "\ufffd"}

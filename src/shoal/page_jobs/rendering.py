@@ -12,7 +12,6 @@ from shoal.page_jobs.spec import PageConfig
 from shoal.web.crawl_headers import CrawlHeaders
 from shoal.web.page_fetcher import Fetched, PageFetcher
 from shoal.web.renderer import RenderedPage, Renderer, RenderRequest
-from shoal.web.rendering import RenderOptions, request_of, take_rendered
 
 PAUSE_SECONDS: Final = 5.0  # before a page that the renderer could not take is tried again
 
@@ -32,6 +31,8 @@ class PageRenderer:
     ) -> None:
         """Replace the facts of a fetched page by those of its rendered form, or add the failure. Raises `NotRendered`
         if the renderer cannot take the page now."""
+        from shoal.web.rendering import RenderOptions, request_of, take_rendered  # few children render
+
         if fetched.facts is None or fetched.failure is not None or not fetched.captured:
             return
         response = fetched.captured[0].response

@@ -15,8 +15,6 @@ from shoal.base.errors import BadConfig
 from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.credentials import is_label
-from shoal.crawl.engine.walker import Walker
-from shoal.crawl.engine.walker_context import WalkerCallbacks, WalkerRuntime, WalkerStores, never
 from shoal.crawl.frontier.values import Settled
 from shoal.crawl.lifecycle.crawls import KIND
 from shoal.egress import AddressRule, Egress, Limits, Proxy, endpoint
@@ -26,6 +24,7 @@ from shoal.queue.job import HTTP, JS, SHARED_LANE, Fence, Lease, local_lane
 if TYPE_CHECKING:
     from shoal.audit.prober import Prober
     from shoal.audit.run import AnalysisRun
+    from shoal.crawl.engine.walker import Walker
     from shoal.page_jobs.executor import PageJobExecutor
     from shoal.web.renderer import Renderer
     from shoal.work.child_loop import RunningJob
@@ -66,7 +65,7 @@ def storage_of(app: App) -> "StorageWatch":
     return StorageWatch({STORE: app.check_space, BODIES: app.bodies.check_space}, app.clock, app.signals)
 
 
-async def crawl_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> Walker:
+async def crawl_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> "Walker":
     """Build the walker of a leased crawl job."""
     found = await app.crawls.get(lease.run_id or "")
     return make_walker(app, found.crawl, lease.fence, alive)
@@ -210,9 +209,12 @@ def make_walker(
     *,
     settled: Callable[[list[Settled]], None] = lambda settled: None,
     has_capacity: Callable[[], bool] = lambda: True,
-    renew: Callable[[], Awaitable[bool]] = never,
-) -> Walker:
+    renew: Callable[[], Awaitable[bool]] | None = None,
+) -> "Walker":
     """Build a walker of a crawl in this process, with an egress under the crawl's own address rule."""
+    from shoal.crawl.engine.walker import Walker
+    from shoal.crawl.engine.walker_context import WalkerCallbacks, WalkerRuntime, WalkerStores, never
+
     named = frozenset(endpoint(Url(url)) for url in crawl.named)
     rule = address_rule_of(app.settings, named, app.controller_addresses)
     stores = WalkerStores(
@@ -232,7 +234,7 @@ def make_walker(
     runtime = WalkerRuntime(
         egress=egress, settings=app.settings, clock=app.clock, signals=app.signals, renderer=renderer
     )
-    callbacks = WalkerCallbacks(alive=alive, renew=renew, settled=settled, has_capacity=has_capacity)
+    callbacks = WalkerCallbacks(alive=alive, renew=renew or never, settled=settled, has_capacity=has_capacity)
     return Walker(stores, runtime, crawl, fence, callbacks)
 
 

@@ -5,9 +5,10 @@ Input from sites never raises: an invalid cookie is ignored, as a browser would 
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
+
+from msgspec import Struct
 
 from shoal.base.clock import Clock, to_micros
 from shoal.base.url import Url, hostname, registrable_domain
@@ -30,8 +31,7 @@ _YEAR: Final = re.compile(r"(\d{2,4})(?!\d)", re.ASCII)
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
 
-@dataclass(slots=True)
-class Cookie:
+class Cookie(Struct):
     """One cookie. If it is `host_only`, it is sent only to the host `domain`, not to its subdomains."""
 
     name: str
@@ -41,8 +41,8 @@ class Cookie:
     secure: bool = False
     host_only: bool = True
     expires_at: int = NEVER
-    number: int = field(default=0, compare=False)  # creation order
-    is_given: bool = field(default=False, compare=False)  # given by the operator, so never evicted
+    number: int = 0  # creation order
+    is_given: bool = False  # given by the operator, so never evicted
 
     @property
     def text(self) -> str:

@@ -8,7 +8,6 @@ that awaits only its transaction; nothing in it blocks here, so the thread runs 
 import asyncio
 import os
 import queue
-import shutil
 import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
@@ -404,6 +403,8 @@ class SqliteDatabase:
 
     def _is_full(self) -> bool:
         # SQLite reports some writes to a full disk, those to the WAL index, as I/O errors.
+        import shutil
+
         with suppress(OSError):
             return shutil.disk_usage(self.path.parent).free < NO_SPACE
         return False

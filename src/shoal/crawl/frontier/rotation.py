@@ -77,7 +77,7 @@ class HostBatch(Struct, eq=False):
     @property
     def capacity(self) -> int:
         """The number of further URLs for which the host has a slot."""
-        return slots_within(self.most, self.free_in_seconds, self.delay_seconds) - len(self.tasks) - self.awaiting
+        return slots_within(self.most, self.free_in_seconds, self.delay_seconds) - len(self.tasks)
 
     def add_tried(self, tasks: list[FrontierTask]) -> None:
         """Add URLs that were tried before. They come before all others."""
@@ -201,7 +201,10 @@ class Rotation:
             if task.chain is None and (fate := redirect_fates.get((task.key, task.chk))) is not None:
                 skip_fates[task.seq] = fate
         for batch in self.batches if skip_fates else ():
+            before = batch.awaiting
             batch.exclude(skip_fates)
+            if self._rate.per_host is not None:
+                batch.most -= batch.awaiting - before
         return bool(skip_fates)
 
     def slot_requests(self) -> list[SlotRequest]:

@@ -128,7 +128,7 @@ UPDATE fate SET fate = :fate WHERE crawl = :crawl AND key = :key AND chk = :chk;
 -- Return taken URLs to the frontier, not before a time; untried ones without one keep their positions.
 -- rows: crawl job_id epoch seq retry_in tried
 UPDATE frontier_touched
-SET job_id = '', epoch = 0, attempts = attempts + :tried, 
+SET job_id = '', epoch = 0, attempts = attempts + :tried,
     due = CASE WHEN :tried OR :retry_in > 0 THEN shoal_now() + :retry_in ELSE due END
 WHERE crawl = :crawl AND seq = :seq AND job_id = :job_id AND epoch = :epoch
 RETURNING host;
