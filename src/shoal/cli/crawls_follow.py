@@ -97,15 +97,16 @@ def watch(crawl_id: str, target: ApiTarget, as_json: bool) -> int:
 @click.argument("crawl_id", metavar="ID")
 @click.option(
     "--timeout",
+    "timeout_seconds",
     type=DURATION,
     metavar="D",
     help="Stop waiting after this long, such as 30s, 10m or 2h.  [default: never]",
 )
 @with_api_target
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
-def wait(crawl_id: str, timeout: float | None, target: ApiTarget, as_json: bool) -> int:
+def wait(crawl_id: str, timeout_seconds: float | None, target: ApiTarget, as_json: bool) -> int:
     """Wait until a crawl ends or is paused. The exit code is that of `shoal crawl`, or 6 after the timeout."""
-    return at_its_end(target, crawl_id, as_json, timeout)
+    return at_its_end(target, crawl_id, as_json, timeout_seconds)
 
 
 def at_its_end(target: ApiTarget, crawl_id: str, as_json: bool, timeout_seconds: float | None = None) -> int:

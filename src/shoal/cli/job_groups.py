@@ -64,6 +64,7 @@ FLAGS = {
 @click.option("--wait", is_flag=True, help="Wait until all jobs have ended; exit with 1 unless all succeeded.")
 @click.option(
     "--wait-timeout",
+    "timeout_seconds",
     type=DURATION,
     metavar="D",
     help="With --wait, stop waiting after this long, such as 30s, 10m or 2h.",
@@ -73,7 +74,7 @@ def add(
     urls: tuple[str, ...],
     seeds_file: str | None,
     wait: bool,
-    wait_timeout: float | None,
+    timeout_seconds: float | None,
     target: ApiTarget,
     as_json: bool,
     **options: Any,
@@ -89,7 +90,7 @@ def add(
         if not wait:
             return made
         clock = SystemClock()
-        ends_at = None if wait_timeout is None else clock.monotonic() + wait_timeout
+        ends_at = None if timeout_seconds is None else clock.monotonic() + timeout_seconds
         return [
             await _until_over(api, group, None if ends_at is None else ends_at - clock.monotonic()) for group in made
         ]
