@@ -73,7 +73,7 @@ async def test_a_part_of_a_site_can_be_released(crawler: Crawler) -> None:
         links = re.findall(r'href="(/maze/[^"]+/[^"]+)"', maze(trap.sample.removeprefix(site.url)))
         explained = await crawler.app.frontier_admin.explain(seen.crawl.id, site.url + links[0], 2083)
         assert (explained.reason, explained.facts["pattern"]) == ("trap", trap.pattern)
-        assert explained.sentence.endswith(f"{trap.pattern} only lead to ever more pages.")
+        assert str(explained.sentence).endswith(f"{trap.pattern} only lead to ever more pages.")
         assert await crawler.app.crawls.release(seen.crawl.id, trap.pattern) == held
         await crawler.app.crawls.stop(seen.crawl.id)
         seen = await crawler.app.crawls.get(seen.crawl.id)
