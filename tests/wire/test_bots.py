@@ -483,7 +483,7 @@ async def test_a_cancelled_job_is_reported_by_the_heartbeat_and_its_result_refus
     assert (await push(api, job, success(job)))[0] == 409
 
 
-@pytest.mark.parametrize("lock", ["0s", "-1s", "4s", "25h", "1000000000s", "60", 60, None])
+@pytest.mark.parametrize("lock", ["0s", "-1s", "4s", "25h", "1000000000s", "4", 60, None])
 async def test_a_lock_outside_of_five_seconds_to_a_day_is_refused(lite: ServedApi, lock: Any) -> None:
     body = {"url": "https://a.example/", "frequency": "1h", "lock_ttl": lock}
     status, problem = await lite.ask("/api/v1/policies", body)

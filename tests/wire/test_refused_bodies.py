@@ -30,7 +30,8 @@ JOBS = [
 ]
 POLICIES = [
     (PAGE, "frequency", "pass one of them."),
-    (PAGE | {"frequency": "0"}, "frequency", "'0' is a duration without a valid unit; write"),
+    (PAGE | {"frequency": "0"}, "frequency", "'0' is zero or less; write"),
+    (PAGE | {"frequency": "6 moons"}, "frequency", "is a duration without a valid unit; write"),
     (PAGE | {"frequency": "5s"}, "frequency", "is not between 1m and 366d; write it"),
     (PAGE | {"cron": "61 * * * *"}, "cron", "; write five fields, such as 30 6 * * 1-5."),
     (PAGE | {"timezone": "Nowhere"}, "timezone", "zone; write it as Europe/Berlin."),
