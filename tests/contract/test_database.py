@@ -1044,6 +1044,8 @@ WHOLE = {
     *("newest_of_run", "newest_dead", "newest_locked", "kind_waits", "other_run_waits"),
     *("deliveries", "policies_after", "policies_of_project"),
     *("count_crawls", "count_jobs", "count_policies", "count_renderers", "last_crawl", "rows_of_crawls"),
+    # The first row; and ids by their beginning, which people on the machine of the store ask for.
+    *("newest_crawl_id", "crawl_ids_like"),
 }
 
 
