@@ -480,8 +480,8 @@ def test_children_are_replaced_after_so_many_runs(jobs: Jobs, store_url: str, tm
 
 
 def test_a_page_child_that_has_grown_is_replaced_and_no_job_notices(jobs: Jobs, store_url: str, tmp_path: Path) -> None:
-    ids = jobs.enqueue({"sleep": 0.3}, count=8)
-    worn = {"SHOAL_CHILD_MEMORY": "30MB", "SHOAL_CHILD_SILENCE": "2s", "MAX_CONCURRENT_CURL": "2"}
+    ids = jobs.enqueue({"sleep": 0.3, "grow": 20}, count=24)
+    worn = {"SHOAL_CHILD_MEMORY": "50MB", "SHOAL_CHILD_SILENCE": "2s", "MAX_CONCURRENT_CURL": "2"}
     with Fleet(tmp_path, store_url, **worn) as fleet:
         fleet.page_worker()
         found = jobs.until_state(JobState.DONE, *ids)

@@ -22,6 +22,7 @@ from shoal.queue.queue import Queue
 from tests.support.plain_jobs import JobsWithoutPages, task_of
 
 CLOCK = SystemClock()
+GROWN: list[bytes] = []  # megabytes that jobs have taken
 
 
 class PlainPages(JobsWithoutPages):
@@ -60,6 +61,8 @@ def find_room(sign: str) -> None:
 
 
 async def obey(wish: dict[str, Any]) -> None:
+    if "grow" in wish:
+        GROWN.append(b"x" * (wish["grow"] << 20))
     if "sleep" in wish:
         await CLOCK.sleep(wish["sleep"])
     while "until" in wish and not is_there(wish["until"]):

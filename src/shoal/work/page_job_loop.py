@@ -396,15 +396,19 @@ class PageJobLoop(Generic[T, R]):
             return 0
         if not self._validity.holds() and self.held:
             return 0
-        space = self._slots - self.running + min(AHEAD_LIMIT, 2 * self._batch)
+        space = self._slots - self._occupied + min(AHEAD_LIMIT, 2 * self._batch)
         if self._rate is not None:  # others would be handed back before they start
             space = min(space, max(1, int(AHEAD_SECONDS / 2 * self._rate.per_second)))
         # As many again may wait for their hosts, where they occupy no slot, if slots become free for them in time.
-        again = space + self.running
+        again = space + self._occupied
         if self._job_seconds:
             again = min(again, int(self._slots * AHEAD_SECONDS / self._job_seconds))
-        waiting = self._pool.waiting_for_slots + self._pool.waiting_for_robots
-        return max(0, space - self._pool.waiting_for_place - max(0, waiting - again))
+        return max(0, space - self._pool.waiting_for_place - max(0, self._pool.waiting_for_slots - again))
+
+    @property
+    def _occupied(self) -> int:
+        """Return how many slots have a job: also those that wait for the robots.txt of their host."""
+        return self.running + self._pool.waiting_for_robots
 
     def _settle_in_seconds(self) -> float:
         """Return the time until the results must be settled."""
@@ -419,7 +423,7 @@ class PageJobLoop(Generic[T, R]):
 
     def _lease_in_seconds(self) -> float:
         """Return the time until jobs are requested; infinite while every slot has one."""
-        if self._pool.waiting_for_place or self.running >= self._slots or not self._want():
+        if self._pool.waiting_for_place or self._occupied >= self._slots or not self._want():
             return float("inf")
         return self._poll_at - self._clock.monotonic()
 
