@@ -25,6 +25,7 @@ LONGEST_PAGE: Final = 5_000_000  # characters; a longer page is truncated
 LONGEST: Final = 2_000_000  # characters of a text
 LONGEST_LINE: Final = 500  # characters of a title or an author
 MOST_TAGS: Final = 30_000  # of a page that trafilatura reads: it takes some seconds for as many
+MOST_CHARACTERS: Final = 1_000_000  # of such a page: for larger ones it takes hundreds of megabytes
 SHORTEST_FOUND: Final = 200  # characters that trafilatura must find: less is often a scrap of the page
 MOST_CANDIDATES: Final = 20
 
@@ -93,7 +94,7 @@ def main_text(source: Source, *, fast: bool = False) -> MainText:
 def _found_by_trafilatura(html: str) -> str:
     """Return the text that trafilatura finds; empty if it is not installed, finds nothing, or fails on the page."""
     library = _trafilatura()
-    if library is None or html.count("<") > MOST_TAGS:
+    if library is None or len(html) > MOST_CHARACTERS or html.count("<") > MOST_TAGS:
         return ""
     try:
         return library.extract(html, include_comments=False, fast=True) or ""
