@@ -238,12 +238,14 @@ async def test_a_store_that_falls_silent_at_the_start_is_reported(
 
 
 async def test_an_answer_that_waits_in_a_stopped_process_is_not_missed(database: PostgresDatabase) -> None:
+    seconds = with_load(0.2)
+
     async def stop(tx: Tx) -> None:
         await write(tx)  # prepares the statement
-        asyncio.get_running_loop().call_soon(threading.Event().wait, 2.0)  # while the statement is answered
+        asyncio.get_running_loop().call_soon(threading.Event().wait, 10 * seconds)  # while the statement is answered
         await write(tx)
 
-    await asyncio.wait_for(database.run(stop, within=timedelta(seconds=0.2)), BOUND)
+    await asyncio.wait_for(database.run(stop, within=timedelta(seconds=seconds)), BOUND)
 
 
 async def test_a_pool_of_silent_connections_is_closed_soon(database: PostgresDatabase, proxy: DelayProxy) -> None:
