@@ -1,15 +1,18 @@
 # syntax=docker/dockerfile:1
 # One image for all commands of Shoal, and one with Chromium for `shoal renderer` and `shoal bot`.
-# Neither runs as root, and neither writes anywhere but to the volumes at /data and /logs, and to /tmp.
+# Neither runs as root, and neither writes anywhere but to the volumes at /data and /logs, and to /tmp: with
+# `--read-only --tmpfs /tmp` they work, too. For amd64 and arm64: see deploy/docker-bake.json.
 
 FROM python:3.13-slim-bookworm AS build
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 WORKDIR /build
-COPY requirements.lock requirements-content.lock ./
-# The lock has a hash for each file, and every package is a wheel: no compiler is needed.
+COPY locks ./locks
+# The locks have a hash for each file, and every package is a wheel: no compiler is needed. All extras are installed.
 RUN python -m venv /opt/shoal \
+    && rm locks/dev.lock \
+    && for lock in locks/*.lock; do set -- "$@" -r "$lock"; done \
     && /opt/shoal/bin/python -m pip install --no-cache-dir --disable-pip-version-check \
-        --require-hashes --no-deps --only-binary :all: -r requirements.lock -r requirements-content.lock
+        --require-hashes --no-deps --only-binary :all: "$@"
 COPY src/shoal ./shoal
 RUN mv shoal "$(/opt/shoal/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/" \
     && /opt/shoal/bin/python -m compileall -q /opt/shoal/lib \
@@ -24,10 +27,15 @@ COPY --from=build /opt/shoal /opt/shoal
 ENV PATH=/opt/shoal/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     SHOAL_DATA_DIR=/data \
-    SHOAL_PROJECT_LOGS=/logs
+    SHOAL_PROJECT_LOGS=/logs \
+    HEALTH_URL=http://127.0.0.1:8700/healthz
 WORKDIR /data
+VOLUME ["/data", "/logs"]
 USER 1000:0
 EXPOSE 8700
+# An empty HEALTH_URL is healthy: commands that end, such as `crawl`, listen nowhere.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=6 \
+    CMD ["python", "-c", "import os, urllib.request as r; (url := os.environ['HEALTH_URL']) and r.urlopen(url, timeout=4)"]
 ENTRYPOINT ["shoal"]
 CMD ["--help"]
 
@@ -38,6 +46,7 @@ USER 0
 RUN apt-get update \
     && apt-get install -y --no-install-recommends chromium-headless-shell fonts-liberation fonts-noto-color-emoji \
     && rm -rf /var/lib/apt/lists/*
+ENV HEALTH_URL=http://127.0.0.1:3000/healthz
 USER 1000:0
 EXPOSE 3000
 CMD ["renderer"]

@@ -1,7 +1,7 @@
 # Every target makes its own environment first: a fresh checkout needs no earlier step.
 
 .DEFAULT_GOAL := help
-.PHONY: help env check fix test test-all bench docs proto lock clean
+.PHONY: help env check fix test test-all bench docs proto lock dist clean
 
 PYTHON := .venv/bin/python
 # Hundreds of processes import the same modules: compile each of them once.
@@ -41,21 +41,23 @@ test-all: env ## all tests, also with second databases, storms, generators and a
 bench: env ## measure; T="name" picks one benchmark
 	@if [ -d bench ]; then $(PYTHON) -m bench $(T); else echo "there is no benchmark yet: bench/ is empty"; fi
 
-docs: env ## regenerate the reference pages and .env.example
+docs: env ## regenerate the reference pages and .env.example, and build the site into site/
 	$(PYTHON) -m tools.generate
+	$(PYTHON) -m tools.site
 
 proto: env ## generate the Python stubs of proto/control.proto
 	$(PYTHON) -m tools.proto
 
 lock: env ## resolve the dependencies again and write the locks
 	$(PYTHON) -m pip install --quiet uv
-	$(COMPILE) --upgrade pyproject.toml --output-file requirements.lock
-	$(COMPILE) --upgrade --group content --constraint requirements.lock --output-file requirements-content.lock
-	$(COMPILE) --upgrade --group dev --constraint requirements.lock --constraint requirements-content.lock \
-		--output-file requirements-dev.lock
-	for name in containers openapi-python-client pywb schemathesis; do \
+	$(PYTHON) -m tools.lock
+	for name in containers mkdocs openapi-python-client packaging pywb schemathesis; do \
 		$(COMPILE) --upgrade tests/support/$$name.in --output-file tests/support/$$name.lock; done
 	npm update --prefix tests/support/node_tools --package-lock-only --ignore-scripts --omit-lockfile-registry-resolved
+
+dist: env ## build the wheel and the source distribution into dist/
+	rm -rf dist
+	$(PYTHON) -m build --no-isolation --outdir dist
 
 clean: ## remove .venv and every cache
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -13,6 +13,7 @@ NAMES = {
     "startup": "what starting costs, and how soon the first page is asked for",
     "crawl": "CPU per page beside other crawlers, memory, two cores",
     "content": "main text and Markdown of articles: scores and time, beside trafilatura (needs BENCH_ARTICLES)",
+    "scrape": "one page and its content over HTTP, beside the fetch of the page",
     "frontier": "add, take and settle at 100 k, 1 M and 5 M URLs, and bytes per URL",
     "queue": "no-op jobs through a worker, batches, pick-up, 1 M waiting jobs, killed work, and other queues",
     "hosts": "policies on a hundred hosts, with equal priorities and with priorities that differ by host",

@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
@@ -229,16 +229,18 @@ def fill(file: Path, crawls: int, pages: int) -> None:
 
 
 @contextmanager
-def served(folder: Path, prepare: object) -> Iterator[tuple[int, int]]:
-    """Start a controller on a prepared store; return its port and process."""
-    store, port = f"sqlite:///{folder}/shoal.db", _free_port()
+def served(
+    folder: Path, prepare: Callable[[Path], None] | None = None, *words: str, **more: str
+) -> Iterator[tuple[int, int]]:
+    """Start a controller, on a prepared store if it needs one; return its port and process."""
+    store, port = f"sqlite:///{folder}/shoal.db", free_port()
     shoal = [sys.executable, "-P", "-m", "shoal"]
-    env = {**os.environ, "SHOAL_DATA_DIR": str(folder), "SHOAL_LOG_LEVEL": "error"}
-    config = ["crawls", "add", "https://example.com/", "--store", store]
-    subprocess.run([*shoal, *config], check=True, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    assert callable(prepare)
-    prepare(folder / "shoal.db")
-    command = [*shoal, "serve", "--listen", f"127.0.0.1:{port}", "--store", store]
+    env = {**os.environ, "SHOAL_DATA_DIR": str(folder), "SHOAL_LOG_LEVEL": "error", **more}
+    if prepare is not None:
+        config = ["crawls", "add", "https://example.com/", "--store", store]
+        subprocess.run([*shoal, *config], check=True, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        prepare(folder / "shoal.db")
+    command = [*shoal, "serve", "--listen", f"127.0.0.1:{port}", "--store", store, *words]
     process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _wait_for(port)
@@ -248,7 +250,7 @@ def served(folder: Path, prepare: object) -> Iterator[tuple[int, int]]:
         process.wait(30)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 

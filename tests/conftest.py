@@ -55,7 +55,9 @@ LIMIT_SECONDS = 240.0  # for a test, on a machine that does other work as well
 LONG = {
     *("test_browser", "test_browser_pool", "test_chaos", "test_compose", "test_fleet_faults", "test_hostile_site"),
     *("test_interleavings", "test_large_sitemaps", "test_nodes", "test_openapi_fuzz", "test_query_plans"),
-    *("test_queue_model", "test_rendering", "test_two_days_of_policies", "test_worker"),
+    *("test_queue_model", "test_rendering", "test_two_days_of_policies", "test_worker", "test_guides"),
+    *("test_first_steps", "test_loop_cpu", "test_silent_peers", "test_openapi_clients", "test_distribution"),
+    *("test_test_runs", "test_every_page", "test_trap_site", "test_spacing_at_the_target", "test_analysis_order"),
 }
 
 
@@ -123,7 +125,7 @@ def memory_can_hold_files() -> bool:
 
 def on_further_versions(items: list[pytest.Item]) -> list[pytest.Item]:
     """Return the tests that run on one more version of Redis."""
-    return [item for item in items if re.search(r"\bredis-[67]", item.name)]
+    return [item for item in items if re.search(r"\bredis-(sqlite-)?[67]", item.name)]
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], AbstractEventLoop]]:
@@ -237,7 +239,8 @@ def redis_version() -> str:
 
 @pytest.fixture
 def redis(servers: Servers, redis_version: str) -> Service:
-    """A Redis that the whole run shares. It refuses to be stopped, flushed or configured: `own_redis` is for that."""
+    """A Redis that the whole run shares. It refuses to be stopped, flushed or configured, or to cut its connections:
+    `own_redis` is for that."""
     return servers.redis(redis_version)
 
 
@@ -318,4 +321,4 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if not may or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("mounting a small file system needs root; the page limit below covers the rest")
     yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # a killed process may still be ending

@@ -12,28 +12,35 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import is_dataclass
 from enum import Enum
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import click
-from msgspec import UNSET, to_builtins
+from msgspec import UNSET, Struct, to_builtins
 
+import shoal.bot
+import shoal.compat
 from shoal.audit.codes import BY_ANALYZER, NAMED
 from shoal.audit.reports import report as json_report
 from shoal.base import errors, query_params
 from shoal.base.parsing import show
-from shoal.base.request_form import Form, fields_of
+from shoal.base.request_form import Form, fields_of, names_of
 from shoal.base.settings import SPEEDS
 from shoal.base.settings_loader import CATALOGUE, SECTIONS, SettingEntry
-from shoal.cli.root import COMMANDS, LazyCommands, shoal
+from shoal.cli.root import COMMANDS, LazyCommands
+from shoal.cli.root import shoal as root_command
 from shoal.events.event import TYPES
+from shoal.library.crawl_run import crawl
 from shoal.observe.metrics import Metrics
 from shoal.serve.api import GROUPS
 from shoal.serve.endpoint import Endpoint, public_endpoints
-from shoal.serve.openapi import problems_of, tag_of
+from shoal.serve.openapi import ABOUT, own_problems_of, tag_of
 from shoal.serve.renderer import RendererApi
 from shoal.web.error_codes import PAGE_ERRORS
+from tools.man_page import man_page
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "shoal"
@@ -272,7 +279,7 @@ def events_page() -> str:
 
 
 def cli_page() -> str:
-    lines = ["# Commands", "", NOTICE.format("src/shoal/cli/"), "", *_help_block(shoal, "shoal")]
+    lines = ["# Commands", "", NOTICE.format("src/shoal/cli/"), "", *_help_block(root_command, "shoal")]
     for name, lazy in COMMANDS.items():
         command = _loaded(lazy)
         if command is not None:
@@ -312,9 +319,9 @@ def http_page() -> str:
         NOTICE.format("src/shoal/serve/"),
         "",
         "The endpoints of `shoal serve`. It also serves this reference at `/docs`, and as an OpenAPI 3.1 document at",
-        "`/openapi.json`. Errors are [problem documents](errors.md); unknown fields and query parameters are rejected.",
-        "Lists return `{items, next}`, and `next` is the `cursor` of the next page. The scope is the token scope that",
-        "a request needs.",
+        "`/openapi.json`. The scope is the token scope that a request needs. [Errors](errors.md) explains the codes.",
+        "",
+        *ABOUT.splitlines()[2:],
     ]
     told = list(public_endpoints(GROUPS))
     first: dict[object, Endpoint] = {}  # the first endpoint with each response schema
@@ -352,8 +359,8 @@ def _endpoint_part(line: Endpoint, first: Endpoint) -> Iterator[str]:
 def _answers(line: Endpoint, first: Endpoint) -> str:
     like = f", as {first.method} {first.path}" if line is not first and line.response_example is not None else ""
     kind = "" if line.response is None else f" ({line.media_type}{like})"
-    codes = ", ".join(f"`{one.code}`" for one in problems_of(line))
-    return f"Returns {line.status}{kind}" + f"; {codes}." * bool(codes)
+    codes = ", ".join(f"`{one.code}`" for one in own_problems_of(line))
+    return f"Returns {line.status}{kind}" + f"; {codes}" * bool(codes) + "."
 
 
 def _fields(where: str, form: type[Form]) -> list[str]:
@@ -361,10 +368,20 @@ def _fields(where: str, form: type[Form]) -> list[str]:
     if not fields:
         return []
     rows = [
-        _row(f"`{one.name}`", one.description, one.accepts, "required" if one.required else _default(one.default))
+        _row(
+            f"`{one.name}`",
+            " ".join([one.description, *_other_names(form, one.name)]),
+            one.accepts,
+            "required" if one.required else _default(one.default),
+        )
         for one in fields
     ]
     return ["", f"| {where} | meaning | takes | default |", "|---|---|---|---|", *rows]
+
+
+def _other_names(form: type[Form], field: str) -> list[str]:
+    names = " or ".join(f"`{name}`" for name in names_of(form, field))
+    return [f"Also accepted as {names}."] if names else []
 
 
 def _json(value: object) -> str:
@@ -382,13 +399,62 @@ def _default(value: object) -> str:
     return "" if value is None or value is UNSET else f"`{json.dumps(to_builtins(value))}`"
 
 
+def library_page() -> str:
+    lines = [
+        "# Python library",
+        "",
+        NOTICE.format("src/shoal/__init__.py`, `src/shoal/bot/` and `src/shoal/compat/"),
+        "",
+        "The public names of the package. [Crawl from Python](../guides/python-library.md),",
+        "[Write a bot](../guides/bots.md) and",
+        "[Migrate from a home-made URL queue](../guides/migrate-from-a-url-queue.md) show how to use them. The options",
+        "of a crawl are [its fields over HTTP](http.md#post-apiv1crawls); a page has [the fields of its",
+        "record](record.md).",
+    ]
+    for module in (shoal, shoal.bot, shoal.compat):
+        lines += ["", f"## {module.__name__}"]
+        for name in module.__all__:
+            if not name.startswith("_"):
+                lines += _public_part(name, getattr(module, name))
+    return "\n".join(lines) + "\n"
+
+
+def _public_part(name: str, thing: Any) -> Iterator[str]:
+    """A function, or a class with its methods and properties."""
+    if inspect.ismodule(thing):  # the package of that name, which can be called
+        thing = crawl
+    has_fields = inspect.isclass(thing) and (issubclass(thing, Struct) or is_dataclass(thing))
+    yield from ("", f"### {name}", "", *([] if has_fields else ["```py", _signature(name, thing), "```", ""]))
+    yield inspect.getdoc(thing) or ""
+    members = vars(thing).items() if inspect.isclass(thing) else ()
+    rows = [_member_row(name, getattr(one, "__func__", one)) for name, one in members if not name.startswith("_")]
+    if any(rows):
+        yield from ("", "| member | meaning |", "|---|---|", *filter(None, rows))
+
+
+def _member_row(name: str, member: Any) -> str:
+    """The row of a method or a property that has a docstring."""
+    meaning = " ".join((inspect.getdoc(member) or "").partition("\n\n")[0].split())
+    if inspect.isfunction(member) and meaning:
+        return _row(f"`{_signature(name, member)}`", meaning)
+    return _row(f"`{name}`", meaning) if isinstance(member, property) and meaning else ""
+
+
+def _signature(name: str, thing: Any) -> str:
+    """The call as it is written, without the modules of types and without functions as defaults."""
+    signature = inspect.signature(thing)
+    kept = [one for one in signature.parameters.values() if one.name not in ("self", "cls")]
+    text = f"{name}{signature.replace(parameters=kept, return_annotation=signature.empty)}"
+    return re.sub(r"<function [^>]*>+( at 0x\w+>)?", "…", re.sub(r"\b(?:\w+\.)+(?=[A-Z])", "", text))
+
+
 def states_page() -> str:
     lines = [
         "# State machines",
         "",
         NOTICE.format("src/shoal/*/states.py"),
         "",
-        "Every transition is a compare-and-set; transitions that are not drawn are impossible.",
+        "Every transition is a compare-and-set; transitions that are not listed are impossible.",
     ]
     for path in sorted(PACKAGE.glob("*/states.py")):
         module = importlib.import_module(f"shoal.{path.parent.name}.states")
@@ -407,8 +473,10 @@ def _machine(module: ModuleType, name: str) -> list[str]:
     kind = type(next(iter(moves)))
     title = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.__name__.removesuffix("State"))
     meanings = _meanings(kind)
-    rows = [_row(f"`{state.value}`", meanings.get(state.name, ""), "yes" * (state in terminal)) for state in moves]
-    table = ["| state | meaning | final |", "|---|---|---|", *rows]
+    table = ["| state | meaning | final | next states |", "|---|---|---|---|"]
+    for state, targets in moves.items():
+        following = ", ".join(f"`{other.value}`" for other in moves if other in targets)
+        table.append(_row(f"`{state.value}`", meanings.get(state.name, ""), "yes" * (state in terminal), following))
     return ["", f"## {title}", "", *table, "", "```mermaid", *_diagram(moves, terminal), "```"]
 
 
@@ -452,7 +520,9 @@ FILES: Mapping[str, Callable[[], str]] = {
     "docs/reference/findings.md": findings_page,
     "docs/reference/metrics.md": metrics_page,
     "docs/reference/cli.md": cli_page,
+    "docs/man/shoal.1": man_page,
     "docs/reference/http.md": http_page,
+    "docs/reference/library.md": library_page,
     "docs/reference/audit-report.schema.json": report_schema,
     "docs/internals/states.md": states_page,
 }

@@ -68,6 +68,9 @@ class NoPages:
     def read(self, task: PageTask, fetched: Fetched) -> Lease:
         return task.lease
 
+    def size_of(self, result: Lease) -> int:
+        return 0
+
     async def settle(self, results: Sequence[Lease], holder: str, want: int) -> list[PageTask]:
         moves = [states.finish(lease.fence.job_id, lease.fence.epoch) for lease in results]
         turn = await self._queue.finish_and_lease(moves, LeaseRequest(holder, [KIND], self._lanes), want)

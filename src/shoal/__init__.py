@@ -7,19 +7,27 @@ async for page in shoal.crawl("https://example.com/"):
 
 __version__ = "0.1.0"
 
-__all__ = ["CrawlRun", "Page", "ShoalError", "__version__", "crawl"]
+__all__ = ["BodyNotKept", "CrawlRun", "Link", "Page", "ShoalError", "__version__", "crawl", "fetch", "open"]
 
 TYPE_CHECKING = False  # type checkers treat it as true; importing `typing` would slow down `--version` by a third
 if TYPE_CHECKING:
+    from shoal.base.errors import BodyNotKept as BodyNotKept
     from shoal.base.errors import ShoalError as ShoalError
-    from shoal.library import CrawlRun as CrawlRun
-    from shoal.library import crawl as crawl
-    from shoal.pages.page import Page as Page
+    from shoal.extract.links import Link as Link
+    from shoal.library.crawl_run import CrawlRun as CrawlRun
+    from shoal.library.crawl_run import crawl as crawl
+    from shoal.library.crawl_run import open as open  # noqa: A004 - called as `shoal.open`
+    from shoal.library.fetch import fetch as fetch
+    from shoal.library.page import Page as Page
 
 _HOMES = {
-    "CrawlRun": "shoal.library",
-    "Page": "shoal.pages.page",
+    "BodyNotKept": "shoal.base.errors",
+    "CrawlRun": "shoal.library.crawl_run",
+    "Link": "shoal.extract.links",
+    "Page": "shoal.library.page",
     "ShoalError": "shoal.base.errors",
+    "fetch": "shoal.library.fetch",
+    "open": "shoal.library.crawl_run",
 }
 
 

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.built_package import distribution
 from tests.support.fleet import clean_environment
 from tests.support.processes import Shoal, run_shoal
+from tests.support.servers import Servers
 
 DEADLINE_SECONDS = 120
 
@@ -20,3 +22,9 @@ def shoal(tmp_path: Path) -> Shoal:
         return done.returncode, done.stdout, done.stderr
 
     return run
+
+
+@pytest.fixture(scope="session")
+def dist(servers: Servers) -> Path:
+    """The folder with the wheel and the source distribution, built once per run."""
+    return distribution(servers.folder)

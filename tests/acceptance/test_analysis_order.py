@@ -165,6 +165,7 @@ def test_one_whose_worker_is_killed_runs_again_when_its_lease_has_expired(store_
     assert shown[1]["started_at"] == before, "a lost worker is not visible"
 
 
+@pytest.mark.exhaustive
 def test_two_at_once_overlap(store_url: str, tmp_path: Path) -> None:
     """Also shows that the history would tell if analyses that must not overlap did."""
     with queued(store_url, tmp_path, 2, together=2) as analyses:
@@ -176,7 +177,8 @@ def test_two_at_once_overlap(store_url: str, tmp_path: Path) -> None:
     assert sorted(analyses.lines()[:2]) == ["start 1", "start 2"]
 
 
-@pytest.mark.parametrize("grace", ["300ms", pytest.param("10m", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("grace", ["300ms", "10m"])
 def test_a_worker_that_stops_hands_back_its_analysis_soon(store_url: str, tmp_path: Path, grace: str) -> None:
     """Whatever the grace is, it does not wait for an analyzer that takes long, and leaves no process behind."""
     with queued(store_url, tmp_path, 1, blocked=2) as analyses:

@@ -102,6 +102,7 @@ def test_twenty_deaths_lose_no_page_and_count_none_twice(
         raise
 
 
+@pytest.mark.exhaustive
 def test_an_outage_longer_than_a_lease_costs_no_attempt(own_postgres: PostgresServer, tmp_path: Path) -> None:
     """F19: the child can no longer rely on its lease and hands the job back; this does not count as a failure."""
     with Site(pages=40) as site, Fleet(tmp_path, own_postgres.url, **TENTH) as fleet:
@@ -123,6 +124,7 @@ def test_an_outage_longer_than_a_lease_costs_no_attempt(own_postgres: PostgresSe
         books_in_order(fleet, crawl_id, site)
 
 
+@pytest.mark.exhaustive
 def test_killed_work_runs_again_within_fifteen_seconds_at_the_default_lease_times(
     postgres_url: str, tmp_path: Path
 ) -> None:
@@ -142,7 +144,8 @@ def test_killed_work_runs_again_within_fifteen_seconds_at_the_default_lease_time
         assert ends_of(fleet, crawl_id) == ["expired", "done"]
 
 
-@pytest.mark.parametrize("hours", [-1, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("hours", [-1, 1])
 def test_a_clock_that_is_set_stops_no_crawl_and_ends_no_lease(store_url: str, tmp_path: Path, hours: int) -> None:
     """Rate-limited work continues, that of a killed worker is returned in time, and a worker that starts then is not
     declared dead."""

@@ -423,6 +423,7 @@ def test_a_refused_crawl_stores_nothing(start: Start, store_url: str) -> None:
     assert start("--resume", ID, "--store", store_url).finish()[0] == 5
 
 
+@pytest.mark.exhaustive
 def test_a_seeds_file_takes_no_more_memory_when_it_is_large(tmp_path: Path) -> None:
     """A million lines took 108 MB when that was measured; here 60,000 are compared with 11,000."""
     peaks = []

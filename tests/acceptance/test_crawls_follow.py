@@ -91,7 +91,7 @@ def test_a_wait_that_ends_before_the_crawl_says_so_and_leaves_it_alone(store_url
         crawl_id = fleet.submit(site)
         code, out, err = Command(fleet, "wait", crawl_id, "--timeout", "100ms").finish()
         assert (code, out) == (6, "")
-        assert "did not happen within 0.1 s" in err
+        assert "did not end within 0.1 s" in err
         assert fleet.crawl(crawl_id)["state"] == "queued"
 
 

@@ -144,6 +144,7 @@ def test_a_node_that_is_cut_off_keeps_its_leases_and_is_back_with_a_new_session(
         scene.finish()
 
 
+@pytest.mark.exhaustive
 def test_nothing_is_dispatched_to_a_node_once_its_drain_is_stored(postgres_url: str, tmp_path: Path) -> None:
     with two_controllers(tmp_path, postgres_url) as scene:
         fleet, [drained, other] = scene.fleet, scene.fleet.workers
@@ -182,6 +183,7 @@ def test_a_flapping_node_gets_no_offers_and_still_works(postgres_url: str, tmp_p
         scene.finish()
 
 
+@pytest.mark.exhaustive
 def test_the_nodes_of_a_killed_controller_go_on_and_find_the_other(postgres_url: str, tmp_path: Path) -> None:
     with two_controllers(tmp_path, postgres_url) as scene:
         fleet, [orphan, _] = scene.fleet, scene.fleet.workers

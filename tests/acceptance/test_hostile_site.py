@@ -12,7 +12,7 @@ from tests.support.hostile import HostileSite, complaints
 from tests.support.ledger import Expected
 
 DEADLINE_SECONDS = 180
-MOST_MEMORY = 300_000_000
+MOST_MEMORY = 350_000_000  # 280 MB on a quiet machine, 40 of them for trafilatura and its trees
 OUTPUTS = ("out.jsonl", "out.csv", "out.warc.gz", "out.md")
 DATABASE = ("shoal.db", "shoal.db-wal", "shoal.db-shm")
 REASONS = {

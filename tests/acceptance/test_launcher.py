@@ -15,7 +15,9 @@ import pytest
 
 from tests.support.patience import with_load
 
+pytestmark = pytest.mark.exhaustive  # `make test` has run the launcher before
 ROOT = Path(__file__).parents[2]
+LOCKS = sorted((ROOT / "locks").glob("*.lock"))
 BAD_CONFIG = 4
 STUB = """
 import json, os, sys
@@ -31,7 +33,7 @@ class Checkout:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.launcher = folder / "shoal"
-        self.lock = folder / "requirements.lock"
+        self.lock = folder / "locks" / "plain.lock"
         self.venv = folder / ".venv"
 
     @classmethod
@@ -42,7 +44,9 @@ class Checkout:
         (package / "__main__.py").write_text(STUB)
         shutil.copy(ROOT / "shoal", folder)
         checkout = cls(folder)
-        checkout.lock.write_text("# nothing yet\n")
+        checkout.lock.parent.mkdir()
+        for lock in LOCKS:
+            (checkout.lock.parent / lock.name).write_text("# nothing yet\n")
         return checkout
 
     def copy(self, folder: Path) -> "Checkout":
@@ -111,6 +115,7 @@ def installed(first_run: tuple[Checkout, tuple[int, str, str]], tmp_path: Path) 
     return first_run[0].copy(tmp_path / "moved here")
 
 
+@pytest.mark.exhaustive
 def test_the_first_run_installs_says_so_in_one_line_and_starts(
     first_run: tuple[Checkout, tuple[int, str, str]],
 ) -> None:
@@ -163,9 +168,9 @@ def test_a_changed_lock_is_installed_once_also_by_two_runs_at_once(installed: Ch
     assert installed.run("three")[2] == ""
 
 
+@pytest.mark.exhaustive
 def test_the_extra_is_installed_on_request_and_then_kept(installed: Checkout) -> None:
-    extra = installed.folder / "requirements-content.lock"
-    extra.write_text("# an extra\n")
+    extra = installed.folder / "locks" / "content.lock"
     assert installed.run("x")[2] == ""
     _, out, said = installed.run("x", SHOAL_CONTENT="1")
     assert out == '[["x"], []]\n'
@@ -229,20 +234,33 @@ def test_a_read_only_folder_is_reported_in_one_sentence(public_folder: Path) -> 
     assert "read-only" in refusal(checkout.run("x", uid=65534 if os.geteuid() == 0 else None))
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-content.lock", "requirements-dev.lock"])
-def test_a_lock_has_a_hash_for_everything_and_names_no_index(name: str) -> None:
-    entries = re.split(r"\n(?! )", (ROOT / name).read_text().strip())
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.stem)
+def test_a_lock_has_a_hash_for_everything_and_names_no_index(lock: Path) -> None:
+    entries = re.split(r"\n(?! )", lock.read_text().strip())
     assert all(re.match(r"[a-z0-9-]+==\S+", entry) and "--hash=sha256:" in entry for entry in entries)
-    assert not re.search(r"://|--(extra-)?index-url|--find-links", (ROOT / name).read_text())
+    assert not re.search(r"://|--(extra-)?index-url|--find-links", lock.read_text())
 
 
-def test_the_locks_hold_every_dependency_of_the_package() -> None:
+def test_the_locks_hold_every_dependency_of_the_package_in_one_version() -> None:
     described = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    content = described["project"]["optional-dependencies"]["content"]
-    assert content == described["dependency-groups"]["content"]
-    for name, wanted in (("requirements", described["project"]["dependencies"]), ("requirements-content", content)):
-        locked = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / f"{name}.lock").read_text(), re.MULTILINE))
-        assert {re.split(r"[\[<>=!~ ]", one)[0] for one in wanted} <= locked
+    wanted = {"plain": described["project"]["dependencies"], "dev": described["dependency-groups"]["dev"]}
+    wanted |= described["project"]["optional-dependencies"]
+    everything = wanted.pop("all")
+    assert everything == [f"shoal[{','.join(sorted(wanted.keys() - {'plain', 'dev'}))}]"]
+    assert {lock.stem for lock in LOCKS} == set(wanted)
+    versions: dict[str, set[str]] = {}
+    for lock in LOCKS:
+        locked = re.findall(r"^([a-z0-9-]+)==(\S+)", lock.read_text(), re.MULTILINE)
+        assert {re.split(r"[\[<>=!~; ]", one)[0] for one in wanted[lock.stem]} <= {name for name, _ in locked}
+        for name in {name for name, _ in locked}:
+            found = " and ".join(sorted(version for other, version in locked if other == name))
+            versions.setdefault(name, set()).add(found)
+    assert {name: found for name, found in versions.items() if len(found) > 1} == {}
+
+
+def test_the_launcher_installs_all_extras_but_the_one_on_request() -> None:
+    [locks] = re.findall(r'^locks="(.+)"$', (ROOT / "shoal").read_text(), re.MULTILINE)
+    assert {*locks.split(), "content", "dev"} == {lock.stem for lock in LOCKS}
 
 
 @pytest.fixture

@@ -226,6 +226,7 @@ def test_secrets_are_dumped_only_on_request(
     assert b"hunter2" not in ended.stdout
 
 
+@pytest.mark.exhaustive
 def test_a_full_disk_leaves_no_half_dump_and_no_half_crawl(
     shoal: Shoal, refused: Refused, dumped: Path, paused: str, small_disk: Path
 ) -> None:

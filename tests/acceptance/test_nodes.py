@@ -94,7 +94,7 @@ def test_workers_report_obey_and_come_back(store_url: str, tmp_path: Path) -> No
         assert second.wait() == 0
         assert node(fleet, "worker-2") == {}
         controller.send(signal.SIGTERM)
-        assert controller.wait() == 0
+        assert controller.wait(60) == 0
         assert twins.alive
 
 
@@ -125,7 +125,7 @@ def test_the_workers_of_a_controller_are_nodes_too(sqlite_url: str, tmp_path: Pa
         fleet.post("/api/v1/nodes/commands", command="resume")
         assert fleet.wait_for_state(crawl, "completed")["pages"] == 5
         controller.send(signal.SIGTERM)
-        assert controller.wait() == 0
+        assert controller.wait(60) == 0
         assert "Traceback" not in controller.said()
 
 

@@ -137,6 +137,7 @@ def test_several_outputs_hold_the_same_pages_also_after_a_kill(
     assert urls_in(tmp_path) == {name: Counter(site.urls) for name in WRITTEN}
 
 
+@pytest.mark.exhaustive
 def test_an_export_of_a_running_crawl_has_what_is_there_so_far_and_a_later_one_has_all(
     crawl: Crawl,
     site: Site,
@@ -238,6 +239,7 @@ def test_a_reader_that_does_not_read_holds_the_crawl_and_costs_it_neither_its_le
     assert urls_of(out) == Counter(site.urls)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("site", [MANY], indirect=True)
 def test_ctrl_c_twice_ends_also_a_crawl_whose_reader_does_not_read(
     crawl: Crawl, site: Site, whole: list[str], sqlite_url: str

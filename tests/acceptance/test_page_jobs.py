@@ -69,7 +69,7 @@ def kill_page_child(worker: Shoal) -> None:
     send_all(page_child_of(worker), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("who", ["child", "worker"])
+@pytest.mark.parametrize("who", [pytest.param("child", marks=pytest.mark.exhaustive), "worker"])
 def test_each_url_has_one_result_and_one_event_whoever_is_killed(store_url: str, tmp_path: Path, who: str) -> None:
     with Site(pages=PAGES, delay=0.05) as site, Fleet(tmp_path, store_url, **FAST) as fleet:
         fleet.controller()

@@ -10,6 +10,8 @@ from tests.support.fleet import PATIENCE_SECONDS, clean_environment
 from tests.support.processes import FORK, run_shoal, start_shoal
 from tests.support.servers import free_port
 
+pytestmark = pytest.mark.exhaustive
+
 
 @pytest.fixture(params=["0", "1"], ids=["started", "forked"])
 def env(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:

@@ -7,6 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import pytest
+
 from tests.acceptance.test_nodes import control_plane, wait_for_node
 from tests.support.fleet import Fleet, Shoal, children_of, clean_environment, wait_for
 from tests.support.processes import run_shoal
@@ -60,6 +62,7 @@ def browsers_of(worker: Shoal) -> list[int]:
     return [pid for child in worker.children() for pid in children_of(child)]
 
 
+@pytest.mark.exhaustive
 def test_a_node_with_a_browser_renders_page_jobs_and_restarts_it(
     sqlite_url: str, tmp_path: Path, chromium: str
 ) -> None:

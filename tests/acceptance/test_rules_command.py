@@ -57,6 +57,7 @@ def test_a_page_that_robots_txt_forbids_is_reported_as_that(tmp_path: Path, shoa
     assert shoal("rules", "test", "absent.toml", "http://127.0.0.1:1/")[0] == 2
 
 
+@pytest.mark.exhaustive
 def test_a_hook_of_an_installed_package_adds_to_the_data_in_every_walker(tmp_path: Path, shoal: Shoal) -> None:
     entry = "[shoal.hooks]\nshout = tiny:shout\n"
     code = "def shout(page):\n    return {'shouted': page.data['title'].upper()}\n"

@@ -20,6 +20,7 @@ from tests.support.servers import (
     wait_until,
 )
 
+pytestmark = pytest.mark.exhaustive
 ROOT = Path(__file__).parents[2]
 RUN_WITH_SERVERS = """
 import sys

@@ -71,6 +71,7 @@ def crawled(folder: Path, store_url: str, site: Site, *words: str, **env: str) -
     return json.loads(shown.stdout)["config"]["speed"], done.stderr.splitlines()[0]
 
 
+@pytest.mark.exhaustive
 def test_the_environment_of_the_compose_file_allows_connections_and_keeps_the_delay(
     store_url: str, tmp_path: Path
 ) -> None:

@@ -138,7 +138,7 @@ FAULTS = {"stopped": stop_twice, "killed": kill}
 
 
 @pytest.mark.parametrize("fault", ["stopped", pytest.param("killed", marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("kind", [Crawls, PageJobs])
+@pytest.mark.parametrize("kind", [Crawls, pytest.param(PageJobs, marks=pytest.mark.exhaustive)])
 def test_a_fault_of_a_child_makes_at_most_one_gap_short(store_url: str, tmp_path: Path, kind: Kind, fault: str) -> None:
     with Target() as target, at_work(tmp_path, store_url, kind, target) as (work, worker):
         faults = FAULTS[fault](work, worker, target)
@@ -146,8 +146,9 @@ def test_a_fault_of_a_child_makes_at_most_one_gap_short(store_url: str, tmp_path
     assert len(found) <= faults, target.gaps()
 
 
-@pytest.mark.parametrize("fault", [pytest.param("stopped"), pytest.param("killed", marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("kind", [rendered, pytest.param(rendered_jobs, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("fault", ["stopped", "killed"])
+@pytest.mark.parametrize("kind", [rendered, rendered_jobs])
 def test_a_fault_of_a_child_makes_at_most_one_gap_between_navigations_short(
     store_url: str, tmp_path: Path, kind: Kind, fault: str, chromium: str
 ) -> None:
@@ -230,7 +231,8 @@ def test_two_page_children_share_the_slots_of_a_host(store_url: str, tmp_path: P
     assert short(target.gaps_of_pages(), PAGE_DELAY) == [], target.gaps()
 
 
-@pytest.mark.parametrize("kind", [PageJobs, pytest.param(Crawls, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", [PageJobs, Crawls])
 def test_two_workers_keep_the_delay_on_a_slow_store(postgres_url: str, tmp_path: Path, kind: Kind) -> None:
     with Target() as target, delay_proxy(postgres_url) as proxy, Fleet(tmp_path, postgres_url, **SETTINGS) as fleet:
         fleet.controller()

@@ -29,7 +29,13 @@ def site() -> Iterator[Site]:
         yield site
 
 
-@pytest.fixture(params=sorted(STORES.glob("*.gz")), ids=lambda file: file.name.removesuffix(".gz"))
+@pytest.fixture(
+    params=[
+        pytest.param(file, marks=() if file.name.endswith(".db.gz") else pytest.mark.exhaustive)
+        for file in sorted(STORES.glob("*.gz"))
+    ],
+    ids=lambda file: file.name.removesuffix(".gz"),
+)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a copy of a stored store, upgraded."""
     content = gzip.decompress(request.param.read_bytes())

@@ -5,8 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.patience import with_load
 
+pytestmark = pytest.mark.exhaustive
 ROOT = Path(__file__).parents[2]
 ENDED = """
 import os, pytest, signal

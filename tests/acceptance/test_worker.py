@@ -479,6 +479,7 @@ def test_children_are_replaced_after_so_many_runs(jobs: Jobs, store_url: str, tm
         wait_for(lambda: gone not in book.read_text(), "a book without the children that are gone")
 
 
+@pytest.mark.exhaustive
 def test_a_page_child_that_has_grown_is_replaced_and_no_job_notices(jobs: Jobs, store_url: str, tmp_path: Path) -> None:
     ids = jobs.enqueue({"sleep": 0.3, "grow": 20}, count=24)
     worn = {"SHOAL_CHILD_MEMORY": "50MB", "SHOAL_CHILD_SILENCE": "2s", "MAX_CONCURRENT_CURL": "2"}
@@ -510,6 +511,7 @@ def test_a_child_whose_worker_no_longer_listens_ends_without_a_traceback(sqlite_
     child.stderr.close()
 
 
+@pytest.mark.exhaustive
 def test_processes_end_with_a_sentence_when_their_store_is_upgraded_under_them(store_url: str, tmp_path: Path) -> None:
     with Fleet(tmp_path, store_url) as fleet:
         processes = [fleet.controller(), fleet.worker()]

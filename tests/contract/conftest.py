@@ -81,8 +81,11 @@ ON_BOTH_LANES = {
 }
 
 
-def database_at(url: str, clock: FakeClock) -> Database:
-    return database_of(DatabaseSettings(url=url, pool_size=6), clock)
+def database_at(url: str, clock: FakeClock, pool_size: int = 6) -> Database:
+    # Deadlines are what other tests are about: a slow machine is no reason for a connection to be replaced here.
+    patient = timedelta(seconds=60)
+    settings = DatabaseSettings(url=url, pool_size=pool_size, connect_timeout=patient, statement_timeout=2 * patient)
+    return database_of(settings, clock)
 
 
 @dataclass

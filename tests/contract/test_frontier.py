@@ -62,7 +62,9 @@ on_every_redis = pytest.mark.parametrize("driver", [*DRIVERS, "redis-sqlite-6.2"
 """Runs a test also on the other versions of Redis. Tests with it use every script of the frontier."""
 
 
-@pytest.fixture(params=DRIVERS)
+@pytest.fixture(
+    params=["sqlite", "postgres", pytest.param("redis-sqlite", marks=pytest.mark.exhaustive), "redis-postgres"]
+)
 async def driver(request: pytest.FixtureRequest, servers: Servers) -> AsyncIterator[FrontierDriver]:
     """Each frontier in turn: on SQLite, on PostgreSQL, and on Redis beside each of them."""
     place, database, version = re.fullmatch(r"(redis-)?(sqlite|postgres)-?(.*)", request.param).groups()

@@ -151,6 +151,18 @@ async def test_open_and_taken_urls_are_counted(bench: Bench) -> None:
     assert await bench.database.read(lambda tx: frontier_admin_store_of(bench).taken(tx, crawl.number)) == 1
 
 
+async def test_taken_urls_and_fates_of_many_urls_are_read(bench: Bench) -> None:
+    crawl, _ = await walked(bench)
+    held = await frontier_admin_of(bench).taken_urls(crawl.id, 10)
+    assert [(one.kept.url, one.taken_by is None) for one in held] == [(f"{SITE}/taken", False)]
+    assert await frontier_admin_of(bench).taken_urls(crawl.id, 0) == []
+    deep, unknown = (key_of(Url(f"{SITE}{path}"), crawl.key_seed) for path in ("/deep", "/nowhere"))
+    store = frontier_admin_store_of(bench)
+    found = await bench.database.read(lambda tx: store.fates_of(tx, crawl.number, [deep, unknown]))
+    assert found == {deep: Fate.SKIPPED_DEPTH}
+    assert await bench.database.read(lambda tx: store.fates_of(tx, crawl.number, [])) == {}
+
+
 @pytest.mark.parametrize(
     ("path", "state", "reason"),
     [

@@ -92,6 +92,7 @@ async def test_a_lease_is_extended_although_the_connection_of_the_heartbeat_fell
         await apart.close()
 
 
+@pytest.mark.exhaustive
 async def test_leases_of_two_holders_are_extended_although_both_connections_fell_silent(postgres_bench: Bench) -> None:
     """The holders are served one after the other, so what the first one waits for must not happen to the second."""
     bench, term = postgres_bench, timedelta(seconds=6)

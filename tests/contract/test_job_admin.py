@@ -417,7 +417,7 @@ async def test_an_invalid_quota_key_is_refused(bench: Bench, key: str) -> None:
 
 async def test_a_quota_out_of_range_is_refused(bench: Bench) -> None:
     for most in (-1, 10**9):
-        with pytest.raises(InvalidInput, match="most"):
+        with pytest.raises(InvalidInput, match="limit"):
             await bench.job_admin.set_quota("project:a", most)
 
 

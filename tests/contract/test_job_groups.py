@@ -54,6 +54,7 @@ async def test_a_group_is_made_with_a_job_for_each_url(bench: Bench) -> None:
     assert (await bench.groups.get(group.id)).jobs == {"locked": 3}
 
 
+@pytest.mark.exhaustive
 async def test_ten_thousand_urls_are_one_commit(bench: Bench) -> None:
     group = await bench.groups.make(config(10_000))
     assert group.jobs == {"pending": 10_000}

@@ -1,9 +1,18 @@
 """The link graph of a crawl: stored with its pages and read in batches, on both stores."""
 
+import asyncio
+import threading
+
+import pytest
+
+from shoal.base.clock import SystemClock
 from shoal.base.database import Tx
 from shoal.crawl.frontier.values import FrontierTask, Settled
+from shoal.pages import pages
 from shoal.pages.links import PageLinks, pack, pack_key, unpack
+from shoal.pages.pages import LinkCounters, LinkCounts
 from tests.contract.conftest import Bench, fetched, new_url
+from tests.support.patience import PATIENCE_SECONDS
 
 
 def linking(task: FrontierTask, *keys: int) -> Settled:
@@ -38,6 +47,43 @@ async def test_the_graph_is_read_in_batches_and_in_order(bench: Bench) -> None:
         (task.key, (seed.key, task.key)) for task in parsed[:5]
     }
     assert [number for number, _, _ in found] == sorted(number for number, _, _ in found)
+
+
+async def test_links_are_counted_once_if_the_client_leaves_and_nobody_else_waits(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crawls = [await bench.submit(), await bench.submit()]
+    for crawl in crawls:
+        walker = await bench.walker(crawl)
+        [task] = await walker.take()
+        await walker.turn(linking(task, 7, 8))
+    first, second = [crawl.number for crawl in crawls]
+    counters, add = LinkCounters(bench.database, SystemClock()), LinkCounts.add
+    begun, goes_on, ended = [threading.Event() for _ in range(3)]
+
+    def slow(counts: LinkCounts, blobs: list[tuple[int, int, bytes]]) -> None:
+        if begun.is_set():
+            add(counts, blobs)
+            return
+        begun.set()
+        assert goes_on.wait(PATIENCE_SECONDS)
+        add(counts, blobs)
+        ended.set()
+
+    monkeypatch.setattr(LinkCounts, "add", slow)
+    leaving = asyncio.create_task(counters.of(first, 1, 60))
+    assert await asyncio.to_thread(begun.wait, PATIENCE_SECONDS)
+    leaving.cancel()
+    again = asyncio.create_task(counters.of(first, 1, 60))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        assert (await counters.of(second, 1, 60)).pages == {7: 1, 8: 1}
+        goes_on.set()
+        assert await asyncio.to_thread(ended.wait, PATIENCE_SECONDS)
+        assert (await again).pages == {7: 1, 8: 1}
+    monkeypatch.setattr(pages, "MOST_TARGETS", 3)  # only one of them is kept
+    assert (await counters.of(second, 1, 60)).is_complete
+    monkeypatch.setattr(LinkCounts, "add", lambda counts, blobs: None)
+    assert (await counters.of(first, 1, 0.0)).pages == {}
 
 
 async def test_another_crawl_has_a_graph_of_its_own(bench: Bench) -> None:

@@ -83,6 +83,7 @@ def sheet(line: str) -> Iterator[str]:
         yield line if number == BAD_LINE else filled
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("line", ["ftp://example.org/,6h\r\n", "http://example.org/,6h,more\r\n", '"a"b,6h\r\n'])
 async def test_a_bad_line_far_down_a_file_is_named_and_nothing_is_kept(days: Days, line: str) -> None:
     report = await days.importer.take(read_csv(sheet(line)), skip_bad=False)
@@ -91,6 +92,7 @@ async def test_a_bad_line_far_down_a_file_is_named_and_nothing_is_kept(days: Day
     assert await kept(days) == 0
 
 
+@pytest.mark.exhaustive
 async def test_a_large_file_is_never_in_memory_as_a_whole(days: Days) -> None:
     """As many bad lines as are read, and more good ones, which together are many times larger than the limit."""
     wide = "x" * 1900

@@ -142,9 +142,13 @@ JOBS = {"before": "job_9", "limit": LIMIT}
 JOB_FILTERS = {"state": "pending", "kind": "page", "lane": "shared"}
 # Statements with optional filters: their other parameters, and a value for each filter with which all rows match.
 FILTERED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "search_pages": (
-        {"crawl": 1, "number": 100, "upto": 1 << 62, "high": 299, "hop": '%"status":2__}%', "limit": LIMIT},
-        {"low": 200, "only_errors": 1, "error": "timeout", "depth": 1, "only_failed": 1, "type": "text%", "text": "%"},
+    **dict.fromkeys(
+        ("search_pages", "rank_pages"),
+        (
+            {"crawl": 1, "number": 100, "upto": 1 << 62, "high": 299, "hop": '%"status":2__}%', "limit": LIMIT},
+            {"low": 200, "only_errors": 1, "error": "timeout", "depth": 1}
+            | {"only_failed": 1, "type": "text%", "text": "%"},
+        ),
     ),
     "newest_crawls": (
         {"before": SIZE, "floor": 0, "limit": LIMIT},
@@ -165,16 +169,11 @@ FILTERED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 # Values with which no row matches, and those of the parameters that end the search.
 NO_MATCH: dict[str, dict[str, Any]] = {
-    "search_pages": {
-        "upto": 100 + SCAN,
-        "low": 500,
-        "high": 599,
-        "hop": "x",
-        "only_errors": 1,
-        "error": "x",
-        "depth": 9,
-    }
-    | {"only_failed": 1, "type": "x%", "text": "x%"},
+    **dict.fromkeys(
+        ("search_pages", "rank_pages"),
+        {"upto": 100 + SCAN, "low": 500, "high": 599, "hop": "x", "only_errors": 1, "error": "x", "depth": 9}
+        | {"only_failed": 1, "type": "x%", "text": "x%"},
+    ),
     "newest_crawls": {"floor": SIZE - SCAN, "state": "failed", "project": "x", "labels": '{"x": "y"}'}
     | {"host": "x.example", "text": "nowhere"},
     "newest_jobs": {"scan": SCAN, "state": "dead", "kind": "x", "lane": "x"},

@@ -153,7 +153,7 @@ async def test_a_parked_job_was_never_granted(bench: Bench) -> None:
     assert (parked.state, parked.lease_epoch, parked.parked, parked.lease_holder) == (J.PENDING, 0, "key:k", None)
     assert await bench.grants(parked.id) == []
     said = await bench.job_admin.explain(parked.id)
-    assert (said.reason, said.facts) == ("quota", {"scope": "key:k", "most": 1, "locked": 1})
+    assert (said.reason, said.facts) == ("quota", {"scope": "key:k", "limit": 1, "most": 1, "locked": 1})
 
 
 async def test_a_quota_counts_what_runs_already_and_stops_none_of_it(bench: Bench) -> None:

@@ -210,6 +210,7 @@ KEYS = ["busy_urls", "counts", "generation", "held", "host_claims", "processed_u
 KEYS += ["touched_urls", "url_depths", "url_queue", "url_queue:", "walkers"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", KEYS)
 async def test_whichever_key_is_evicted_the_frontier_is_rebuilt(
     own_redis: RedisServer, sqlite_url: str, name: str

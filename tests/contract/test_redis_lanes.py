@@ -547,13 +547,13 @@ async def test_hosts_are_text_whatever_they_contain(bench: Bench) -> None:
 
 
 @on_every_redis
-async def test_a_hint_that_came_while_the_connection_was_cut_is_not_lost(bench: Bench, redis_url: str) -> None:
-    other = bench.over(bench.database)
-    wake = RedisWake(LoopRedis(RedisSettings(url=redis_url)), 1.0, SystemClock(), Signals())
+async def test_a_hint_that_came_while_the_connection_was_cut_is_not_lost(mortal: Bench, own_redis: RedisServer) -> None:
+    other = mortal.over(mortal.database)
+    wake = RedisWake(LoopRedis(RedisSettings(url=own_redis.url)), 1.0, SystemClock(), Signals())
     subscriber = Subscriber()
     wake.subscribe(subscriber, lambda: True)
     await subscriber.hint()  # it is connected
-    call(bench, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    call(mortal, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     await other.enqueue()
     await subscriber.hint()
     await wake.close()

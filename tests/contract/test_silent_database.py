@@ -127,6 +127,7 @@ async def test_a_pool_whose_connections_all_wait_for_lost_answers_recovers(
     assert all("fell silent" in str(error) for error in done), done
 
 
+@pytest.mark.exhaustive
 async def test_statements_that_the_server_works_on_keep_their_connections(
     patient: PostgresDatabase, postgres_url: str
 ) -> None:
@@ -173,6 +174,7 @@ async def test_a_unit_may_be_given_less_time(patient: PostgresDatabase, proxy: D
             await patient.run(cut_off, within=timedelta(seconds=0.1))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("unit", ["run", "once", "read"])
 async def test_a_unit_that_is_cancelled_on_a_silent_connection_ends_soon_and_as_cancelled(
     database: PostgresDatabase, proxy: DelayProxy, unit: str
@@ -237,6 +239,7 @@ async def test_a_store_that_falls_silent_at_the_start_is_reported(
         await silent.close()
 
 
+@pytest.mark.exhaustive
 async def test_an_answer_that_waits_in_a_stopped_process_is_not_missed(database: PostgresDatabase) -> None:
     seconds = with_load(0.2)
 

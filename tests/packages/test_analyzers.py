@@ -180,6 +180,7 @@ async def test_canonical_and_hreflang_targets_that_were_not_crawled_are_asked_fo
     assert analysis.summary["not_checked"]["targets"] == 2, "what robots.txt forbids, and what the server refuses"
 
 
+@pytest.mark.exhaustive
 async def test_targets_beyond_the_limit_or_the_time_count_as_not_checked(
     crawler: Crawler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,7 @@ async def test_a_removed_crawl_leaves_no_bodies(crawler: Crawler) -> None:
             await crawler.app.bodies.read(place)
 
 
+@pytest.mark.exhaustive
 async def test_bodies_that_are_larger_than_what_may_wait_are_kept_all_the_same(crawler: Crawler) -> None:
     def large(path: str) -> Answer | None:
         links = [f"/{number}" for number in range(30)] if path == "/" else []

@@ -121,6 +121,7 @@ async def test_a_page_that_leaves_hundreds_of_requests_waiting_does_not_jam_thei
         site.news.set()
 
 
+@pytest.mark.exhaustive
 async def test_pages_whose_entries_come_late_are_read_whole(chromium: str) -> None:
     """By timers, requests, what comes into view, debounced scrolling and hydration, after up to a second and a half."""
     site = ScriptedSite(late_site, slow={f"/slow/{ms}": ms / 1000 for ms in LATE_MS})
@@ -137,6 +138,7 @@ async def test_pages_whose_entries_come_late_are_read_whole(chromium: str) -> No
     assert dict(zip(cases, found, strict=True)) == dict.fromkeys(cases, (ENTRIES, "settled"))
 
 
+@pytest.mark.exhaustive
 async def test_a_page_that_never_rests_is_read_in_bounded_time(chromium: str) -> None:
     pages = {
         "changes": b"<p id=p></p><script>setInterval(() => { p.textContent = Math.random() }, 20)</script>",
@@ -205,7 +207,10 @@ async def test_a_browser_that_hangs_is_killed_and_replaced(chromium: str, monkey
     "script",
     [
         b"const kept = []; while (true) kept.push(new Uint8Array(10000000).fill(1))",  # outside of the heap
-        b"let text = 'x'; const kept = []; while (true) kept.push({text: text + kept.length})",  # in the heap
+        pytest.param(  # in the heap
+            b"let text = 'x'; const kept = []; while (true) kept.push({text: text + kept.length})",
+            marks=pytest.mark.exhaustive,
+        ),
     ],
 )
 async def test_a_page_that_eats_memory_is_killed_and_the_next_one_works(chromium: str, script: bytes) -> None:

@@ -120,6 +120,7 @@ while not os.path.exists({file!r}): pass
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("does", "then", "says"),
     [

@@ -113,6 +113,7 @@ async def test_hooks_add_to_the_data_of_each_page_and_what_they_raise_ends_nothi
     assert ran == {"count": (2, 0), "some": (2, 1)}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("hooks")
 @pytest.mark.parametrize(
     ("name", "words"),

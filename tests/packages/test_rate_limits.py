@@ -138,6 +138,7 @@ async def test_a_host_that_asks_us_to_wait_is_left_alone_until_then(polite: Craw
     )
 
 
+@pytest.mark.exhaustive
 async def test_a_host_that_refuses_everything_for_a_while_costs_no_page(polite: Crawler, told: Heard) -> None:
     """Each refusal doubles the wait; one URL at a time is requested to check whether the host has recovered."""
     throttle = Throttle(lambda path, refused: 0 < refused < 6 or (path == "/7" and not refused))

@@ -405,6 +405,7 @@ async def test_pages_are_asked_for_whole_if_the_earlier_crawl_kept_no_bodies(cra
         assert await kinds_kept(crawler, page) == ["response", "request"]
 
 
+@pytest.mark.exhaustive
 async def test_links_of_unchanged_pages_go_into_several_commits_if_they_are_many(
     crawler: Crawler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

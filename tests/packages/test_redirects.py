@@ -255,6 +255,7 @@ async def test_each_page_that_leads_into_a_loop_says_so_and_how(
     assert is_exact(crawler, seen)
 
 
+@pytest.mark.exhaustive
 async def test_several_walkers_agree_on_a_loop_over_several_hosts(crawler: Crawler) -> None:
     """Four pages redirect in a circle, each to the other host, and as many lead into it."""
     async with serving(site_of({})) as other, serving(site_of({})) as site:

@@ -174,6 +174,7 @@ async def test_a_full_queue_is_answered_with_429_and_a_client_that_leaves_frees_
                         continue
 
 
+@pytest.mark.exhaustive
 async def test_a_killed_service_counts_no_attempt_and_loses_no_page(chromium: str, tmp_path: Path) -> None:
     site = ScriptedSite(script_site)
     with service(chromium, tmp_path) as renderer:

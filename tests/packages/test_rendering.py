@@ -11,11 +11,13 @@ from shoal.app import opened
 from shoal.base.errors import BadConfig, InvalidInput
 from shoal.base.settings_loader import load
 from shoal.base.signals import Signal, Signals
+from shoal.cli.output import rows_of, summary
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.engine.walker_context import RenderingImpossible
 from shoal.crawl.states import CrawlState
 from shoal.extract.flags import PageFlag
 from shoal.process.runners import make_walker
+from shoal.serve.resources.crawl import Crawl
 from shoal.web.renderer import BrowserEnded, PageRendered
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving
 from tests.support.patience import in_time
@@ -190,6 +192,7 @@ async def test_waits_scrolls_and_clicks_are_data(renderer: RenderingCrawler) -> 
     assert set(pages) == {"/", "start", "late", "scrolled", "clicked1", "clicked2", "clicked3"}
 
 
+@pytest.mark.exhaustive
 async def test_a_selector_is_waited_for_only_at_urls_that_match_its_pattern(renderer: RenderingCrawler) -> None:
     late = (
         "<script>setTimeout(() => document.body.insertAdjacentHTML('beforeend', '<b class=price>1</b>'), 2500)</script>"
@@ -210,12 +213,16 @@ async def test_a_selector_is_waited_for_only_at_urls_that_match_its_pattern(rend
             CrawlConfig.read({"seeds": ["http://a.example/"], "wait_for": wrong})
 
 
-async def test_a_page_that_stays_empty_is_flagged(renderer: RenderingCrawler) -> None:
+async def test_a_page_that_stays_empty_is_flagged_and_counted(renderer: RenderingCrawler) -> None:
     never = '<title>app</title><div id="app">Loading</div><script>/* fails */ missing()</script>'
     pages = {"/": html("home", "/never", "/short"), "/never": (200, HTML, never), "/short": (200, HTML, "<p>Hello.")}
     async with serving(ScriptedSite(pages.get)) as site:
-        found = await renderer.pages(await renderer.crawl(site, render="always", depth=1))
+        seen = await renderer.crawl(site, render="always", depth=1)
+        found = await renderer.pages(seen)
     assert {path for path, page in found.items() if page.flags & PageFlag.STAYED_EMPTY} == {"never"}
+    told = summary(seen)
+    assert (seen.counts.stayed_empty, Crawl.of(seen).stayed_empty, told["stayed_empty"]) == (1, 1, 1)
+    assert ("Stayed empty", "1 rendered page") in rows_of(seen, told, ())
 
 
 async def test_without_a_browser_auto_says_so_once_and_counts_and_always_refuses(tmp_path: Path) -> None:
@@ -238,6 +245,7 @@ async def test_a_crawl_that_renders_has_at_most_as_many_walkers_as_pages_at_once
         await renderer.submit(site, render="auto", workers=3)
 
 
+@pytest.mark.exhaustive
 async def test_a_restart_of_the_browser_loses_no_page_and_counts_no_attempt(renderer: RenderingCrawler) -> None:
     async with serving(ScriptedSite(script_site)) as site:
         crawl = await renderer.submit(site, render="always")

@@ -56,11 +56,17 @@ class ComposeService:
         return [str(word) for word in self.values["healthcheck"]["test"]]
 
 
+def read_compose(file: Path) -> dict[str, Any]:
+    """Return a compose file as it is written."""
+    python = environment("containers") / "bin" / "python"
+    done = subprocess.run([python, "-c", _READ], input=file.read_text(), capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
 def read_services(variables: Mapping[str, str]) -> dict[str, ComposeService]:
     """Return the services of compose.yaml, with the variables and the profile of a `.env`."""
-    python = environment("containers") / "bin" / "python"
-    done = subprocess.run([python, "-c", _READ], input=FILE.read_text(), capture_output=True, text=True, check=True)
-    found = fill_in(json.loads(done.stdout)["services"], variables)
+    found = fill_in(read_compose(FILE)["services"], variables)
     profile = variables.get("COMPOSE_PROFILES")
     return {
         name: ComposeService(name, values)

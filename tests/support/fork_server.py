@@ -27,7 +27,7 @@ from tests.support.forked_children import MARK, fork_children, name_process, pro
 MOST_BYTES = 200_000
 FILES = 4
 FILE_LIMIT = 4096  # we open fewer
-WITH_CHILDREN = {"serve", "worker", "--processes"}  # words of commands that may have children
+WITH_CHILDREN = {"serve", "worker", "--processes", "--workers"}  # words of commands that may have children
 
 
 def serve(channel: socket.socket) -> tuple[str, list[str]]:

@@ -46,6 +46,9 @@ class JobsWithoutPages:
     def put_off(self, task: PageTask, wait_seconds: float) -> Lease:
         raise AssertionError("no host is held")
 
+    def size_of(self, result: object) -> int:
+        return 0
+
     def close(self) -> None:
         """Do nothing: no resource is held."""
 

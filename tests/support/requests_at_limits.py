@@ -13,11 +13,14 @@ from shoal.audit.analysis import AnalysisOptions
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, Severity
 from shoal.audit.store import NewAnalysis
 from shoal.base.database import Tx
-from shoal.base.ids import AnalysisId, CrawlId
+from shoal.base.ids import AnalysisId, CrawlId, JobId
 from shoal.crawl.crawl import CrawlConfig
 from shoal.extract.links import WrittenLink, WrittenLinks, pack_links
+from shoal.page_jobs.result import Result, Status
+from shoal.page_jobs.store import NewResult, ResultStore
 from shoal.pages.page import Page
 from shoal.plan.policy import MOST_SITE_SEEDS
+from shoal.queue.states import JobState
 from shoal.serve.bots import MOST_JOBS
 from shoal.serve.endpoint import Finder, routes_of, table_of
 from tests.support.controller import CRAWLS, ServedController, served_controller
@@ -28,7 +31,7 @@ from tests.support.stored_pages import store_pages
 
 URLS = [f"https://example.com/section/{number}/a-page-with-a-name?x={number}" for number in range(10_000)]
 PAGES = 500
-GROUP, ANALYSIS = "hosts", "anl_1"
+GROUP, ANALYSIS, SCRAPE = "hosts", "anl_1", "job_scraped"
 LEFT_OUT = {  # by reason
     "It changes one row, like the small writes that are measured.": """
         act_on_crawl act_on_job act_on_policy cancel_job change_webhook choose command_node command_one
@@ -223,6 +226,16 @@ async def ask_large_writes(measured: Measured, policy: str) -> None:
     await send("PUT", "gates/release", rules=rules)
 
 
+async def ask_scrapes(measured: Measured) -> None:
+    """Ask for a page that nobody fetches, and for one whose content is as large as it may be."""
+    body = orjson.dumps({"url": URLS[0], "timeout_seconds": 0.01})
+    await measured.ask("/api/v1/scrape", method="POST", body=body)
+    data = {"page": None, "content": {"text": "word " * 2_000_000}, "is_cut": False}
+    result = NewResult(JobId(SCRAPE), 1, None, None, JobState.DONE, "", Result(Status.SUCCESS, URLS[0], 1, data=data))
+    await measured.shop.app.database.run(lambda tx: ResultStore().insert(tx, [result]))
+    await measured.ask(f"/api/v1/scrape/{SCRAPE}")
+
+
 async def ask_wide_writes(measured: Measured) -> None:
     """Send writes that change many crawls, nodes or jobs, and large options of a crawl."""
     config = CrawlConfig.read({"seeds": URLS[:1], "start": False})
@@ -245,6 +258,7 @@ async def ask_all(measured: Measured) -> None:
     job = await ask_bots(measured)
     policy, webhook = await ask_small_writes(measured)
     await ask_large_writes(measured, policy)
+    await ask_scrapes(measured)
     lists = ("crawls", "jobs", "policies", "groups", "analyses", "tokens", "audit-log")
     for path in (
         *(f"{name}?limit=200" for name in lists),
@@ -272,17 +286,34 @@ async def ask_all(measured: Measured) -> None:
         *(f"analyses/{ANALYSIS}/report?format={name}" for name in ("html", "json", "junit", "sarif")),
         *("crawls/later", "crawls/later/traps", "crawls/later/politeness", "crawls/later/logs?limit=200"),
         *("crawls/later/pages?limit=200", "crawls/later/pages?limit=200&status=500"),
-        *("crawls/later/links?limit=200", f"crawls/later/links?limit=200&to={URLS[0]}&status=4xx"),
+        *(
+            "crawls/later/links?limit=200&skipped=scope",
+            "crawls/later/links?limit=200",
+            f"crawls/later/links?limit=200&to={URLS[0]}&status=4xx",
+        ),
         f"crawls/later/explain?url={URLS[0]}",
         *("crawls/later/diff?against=earlier&limit=1000", "crawls/later/diff/rows?against=earlier&format=csv"),
     ):
         await measured.ask(f"/api/v1/{path}")
     listed = await measured.ask("/crawls/later/pages", headers=HTML)
     page = re.findall(r'href="/(pages/[^"?]+)', listed.body.decode())[0]
+    await measured.ask(f"/api/v1/crawls/later/pages/{page.rpartition('~')[2]}/content?format=json")
     for path in ("/metrics", "/healthz", "/readyz", "/openapi.json"):
         await measured.ask(path)
-    tabs = ("site", "hosts", "frontier", "log", "attempts", "options", "broken", "diff?with=earlier", "pages?text=none")
-    exports = ("export/csv", "export/jsonl", "links", "links/csv?status=4xx", "links/jsonl")
+    tabs = [
+        *("site", "hosts", "frontier", "log", "attempts", "options", "broken", "diff?with=earlier", "pages?text=none"),
+        *("audit?code=broken_link", "pages?sort=-words", "pages?sort=-linked", f"page?url={URLS[0]}"),
+    ]
+    exports = [
+        "export/csv",
+        "export/jsonl",
+        "links",
+        "links/csv?status=4xx",
+        "links/jsonl",
+        "links?skipped=scope",
+        "hosts.csv",
+        "site.csv",
+    ]
     for path in (
         *("/", "/crawls", "/crawls/new", "/jobs", "/policies", "/policies/new", "/policies/import", "/policies/bots"),
         *(
@@ -298,6 +329,7 @@ async def ask_all(measured: Measured) -> None:
         *("/crawls/later", *(f"/crawls/later/{tab}" for tab in (*tabs, *exports))),
         *(f"/policies/{policy}", f"/policies/{policy}/edit", f"/{page}"),
         *(f"/analyses/{ANALYSIS}?code=broken_link", f"/analyses/{ANALYSIS}/findings.jsonl"),
+        *("/crawls.csv", "/jobs.csv", "/policies.csv", "/analyses.csv", "/fleet.csv", "/policies/new?crawl=later"),
     ):
         await measured.ask(path, headers=HTML)
     await ask_wide_writes(measured)

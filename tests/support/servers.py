@@ -52,7 +52,7 @@ FIRST_PORT, PORTS = 20_000, 12_000
 CLUSTER_BUS = 10_000  # the distance of a Redis node's second port
 # A shared server refuses what would be felt by the tests of other workers.
 USER = ["--user", "default", "on", "nopass", "~*", "&*", "+@all"]
-SHARED = [*USER, "-flushall", "-shutdown", "-config", "+config|get", "-script", "+script|load"]
+SHARED = [*USER, "-flushall", "-shutdown", "-client", "-config", "+config|get", "-script", "+script|load"]
 _places: dict[int, Iterator[int]] = {}  # for each process: the next port to try
 # Most databases sort text by the rules of a language, unlike SQLite, which compares bytes.
 SORTED = "CREATE DATABASE sorted TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"

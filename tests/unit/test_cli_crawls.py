@@ -56,6 +56,8 @@ def test_an_id_may_be_abbreviated(capsys: pytest.CaptureFixture[str]) -> None:
     assert '"t" is the beginning of three and two; write more of the id' in capsys.readouterr().err
     assert main(["crawls", "show", "x"]) == 5
     assert 'crawl "x" does not exist' in capsys.readouterr().err
+    assert main(["crawls", "start", "https://three.test/"]) == 2
+    assert "start a new crawl with `shoal crawls add`" in capsys.readouterr().err
     asyncio.run(_submit("t", "last"))
     assert told(capsys, "show", "t")["id"] == "t"
     asyncio.run(_submit("newer"))
@@ -67,15 +69,16 @@ def test_a_crawl_to_compare_with_may_be_abbreviated(capsys: pytest.CaptureFixtur
     added = told(capsys, "add", "https://three.test/", "--since", "last")
     assert added["config"]["recrawl_of"] == "three"
     assert main(["crawls", "add", "https://three.test/", "--since", "nothing"]) == 2
-    assert capsys.readouterr().err.startswith("shoal: --since 'nothing' is not a crawl in this store; use a crawl that")
+    assert capsys.readouterr().err.startswith(
+        "shoal: --recrawl-of 'nothing' is not a crawl in this store; use a crawl that"
+    )
 
 
 @pytest.mark.parametrize(
-    ("written", "meant"), [("--recrawl-of", "--since"), ("--max-depth", "--depth"), ("--max-seconds", "--max-time")]
+    ("written", "meant"),
+    [("--max-depth", "--depth"), ("--max-concurrency", "--concurrency"), ("--javascript", "--render")],
 )
-def test_a_flag_that_is_named_like_a_field_is_recognised(
-    capsys: pytest.CaptureFixture[str], written: str, meant: str
-) -> None:
+def test_a_flag_of_another_crawler_is_recognised(capsys: pytest.CaptureFixture[str], written: str, meant: str) -> None:
     assert main(["crawl", "https://one.test/", written, "1"]) == 2
     assert f"No such option '{written}' (did you mean '{meant}'?); see" in capsys.readouterr().err
 
@@ -104,10 +107,10 @@ def test_a_list_goes_on_after_its_last_crawl(capsys: pytest.CaptureFixture[str])
     first = told(capsys, "ls", "--limit", "2")
     assert [crawl["id"] for crawl in first["items"]] == ["three", "two"]
     assert first["next"] == "two"
-    rest = told(capsys, "ls", "--limit", "2", "--after", first["next"])
+    rest = told(capsys, "ls", "--limit", "2", "--cursor", first["next"])
     assert ([crawl["id"] for crawl in rest["items"]], rest["next"]) == (["one"], None)
     assert main(["crawls", "ls", "--limit", "2"]) == 0
-    assert "shoal crawls ls --after two" in capsys.readouterr().err
+    assert "shoal crawls ls --cursor two" in capsys.readouterr().err
 
 
 def test_a_crawl_is_paused_resumed_and_stopped(capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,7 +73,7 @@ def test_a_wait_that_times_out_is_reported(monkeypatch: pytest.MonkeyPatch, caps
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "Waiting for a worker" in captured.err
-    assert "the end of crawl one did not happen within 0.2 s" in captured.err
+    assert "crawl one did not end within 0.2 s" in captured.err
 
 
 @pytest.mark.parametrize(

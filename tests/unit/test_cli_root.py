@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -59,7 +60,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> dict[str, BaseException]:
 def test_the_version_is_answered_without_importing_anything_heavy() -> None:
     code = (
         "import sys; from shoal.cli.main import main; main(['--version']);"
-        "heavy = {'click', 'msgspec', 'asyncio', 'rich', 'json', 're'} & set(sys.modules);"
+        "heavy = {'click', 'msgspec', 'asyncio', 'starlette', 'json', 're'} & set(sys.modules);"
         "print(sorted(heavy), file=sys.stderr)"
     )
     done = subprocess.run(
@@ -95,6 +96,8 @@ HARMLESS = {
     "politeness",
     *(
         "crawl",
+        "fetch",
+        "shell",
         "serve",
         "worker",
         "renderer",
@@ -147,6 +150,7 @@ HARMLESS = {
         "enable",
     ),
     *("import", "deliveries", "replay", "create", "log", "current", "upgrade"),
+    *("gates", "events", "follow", "stats", "completion", "boost", "priority-rules"),
 }
 
 
@@ -241,6 +245,7 @@ def test_a_harmful_command_is_suggested_only_for_a_typo_in_a_long_word(
         (["xyzzy"], 'see "shoal --help"'),
         (["config", "show", "--jsn"], "did you mean '--json'?"),
         (["config", "show", "more"], 'see "shoal config show --help"'),
+        (["crawls", "ls", "--limit"], "Option '--limit' requires an argument; see \"shoal crawls ls --help\""),
         (["--bogus"], 'see "shoal --help"'),
     ],
 )
@@ -274,6 +279,28 @@ def test_a_narrow_terminal_cuts_no_line_about_a_command() -> None:
     for path, group in (one for name in COMMANDS for one in groups_below(COMMANDS[name].load(), name)):
         told = group.get_help(click.Context(group, info_name=path, max_content_width=80, terminal_width=80))
         assert [line for line in told.splitlines() if line.endswith("...") and "Usage" not in line] == [], path
+
+
+@pytest.mark.parametrize("path", ["crawl", "audit", "crawls add", "policies add"])
+def test_the_options_of_a_command_that_crawls_are_in_groups(path: str) -> None:
+    command: click.Command = shoal
+    for name in path.split():
+        assert isinstance(command, click.Group)
+        command = command.get_command(click.Context(command), name) or pytest.fail(name)
+    told = command.get_help(click.Context(command, help_option_names=["--help"]))
+    titles = re.findall(r"^(\w+):(?:$| )", told, flags=re.MULTILINE)
+    assert titles[:2] == ["Usage", "Scope"]
+    assert titles[-1] == "Options"
+    assert re.findall(r"--\w+", told.partition("\nOptions:\n")[2].partition("\n\n")[0]) == ["--help"]
+
+
+def test_the_help_of_a_crawl_shows_the_groups_and_the_defaults() -> None:
+    told = " ".join(COMMANDS["crawl"].load().get_help(click.Context(COMMANDS["crawl"].load())).split())
+    assert [
+        title for title in ("Scope", "Limits", "Politeness", "Content", "Output") if f" {title}: -" not in told
+    ] == []
+    defaults = ("[default: host]", "[default: no limit]", "[default: obey]", "[default: never]", "[default: generated]")
+    assert [default for default in defaults if default not in told] == []
 
 
 def test_a_group_without_a_command_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """The parts of the console: formats, search lines, charts."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -9,7 +10,7 @@ from shoal.base.errors import InvalidInput
 from shoal.pages.pages import PageSummary
 from shoal.pages.store import ChartFacts
 from shoal.queue.job import Grant
-from shoal.serve.console.charts import Cell, Column, Part, columns, shares, squarify, treemap
+from shoal.serve.console.charts import Cell, Column, Part, columns, over_time, scale_of, shares, squarify, treemap
 from shoal.serve.console.crawl_rows import folder_cells
 from shoal.serve.console.format import ENGLISH, NOTHING, Formats, languages
 from shoal.serve.console.forms import parse
@@ -165,6 +166,15 @@ def test_a_folder_with_many_pages_is_divided_in_the_map() -> None:
     assert cells[0].label == "/shop/hats/ 6"
 
 
+def test_folders_are_labelled_with_the_part_that_differs() -> None:
+    summary = PageSummary()
+    for number, path in enumerate(["docs/hats/1", "docs/hats/2", "docs/shoes/1", "docs/shoes/2"]):
+        summary.add(ChartFacts(number + 1, f"https://example.com/{path}", 1, 200, None, 10, None))
+    cells, _ = folder_cells(summary, FORMATS, lambda text: text)
+    assert [(cell.label, cell.short) for cell in cells] == [("…/hats/ 2", "hats/ 2"), ("…/shoes/ 2", "shoes/ 2")]
+    assert ">hats/ 2<" in treemap([replace(cells[0], value=1.0), Cell("", 15.0)], "folders")
+
+
 def test_the_node_and_the_process_of_a_lease_are_known_from_its_holder() -> None:
     def grant(holder: str, node: str | None = None, pid: int | None = None) -> Grant:
         return Grant(
@@ -174,3 +184,18 @@ def test_the_node_and_the_process_of_a_lease_are_known_from_its_holder() -> None
     assert held_by(grant("crawler-2/248/pages/25544")) == ("crawler-2", 25544)
     assert held_by(grant("crawler-2/248", "crawler-2", 300)) == ("crawler-2", 300)
     assert held_by(grant("bot/tok_1/scraper-9")) == ("scraper-9", None)
+
+
+def test_one_spike_does_not_set_the_scale_of_a_chart() -> None:
+    usual = [1.0 + number / 100 for number in range(60)]
+    assert scale_of([]) == 1
+    assert scale_of([0.3, 47]) == 50
+    assert scale_of([*usual, 0, 0]) == 2
+    assert scale_of([*usual, 900]) == 2
+    assert scale_of([*usual, 4]) == 4  # not high enough to be one
+    drawn = over_time([*usual, 900], "rate", ["2", "1", "0"], ["<b>", "now"])
+    assert drawn.count('class="cut"') == 1
+    assert "&lt;b&gt;" in drawn
+    days = [Column(str(hour), (Part("s2", hour or 5000), Part("s4", hour))) for hour in range(24)]
+    assert columns(days, "day", levels=["a", "b", "0"]).count('class="cut"') == 1
+    assert columns(days, "day").count('class="cut"') == 0

@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from shoal.base.clock import FakeClock
 from shoal.base.url import Url
-from shoal.web.cookies import LONGEST, LONGEST_HEADER, MOST, MOST_PER_HOST, Cookie, CookieJar, read_cookie, read_date
+from shoal.web.crawl_headers import (
+    LONGEST,
+    LONGEST_HEADER,
+    MOST,
+    MOST_PER_HOST,
+    Cookie,
+    CookieJar,
+    read_cookie,
+    read_date,
+)
 
 HOST = Url("https://shop.example.co.uk/dir/page")
 PLAIN = Url("http://shop.example.co.uk/dir/page")

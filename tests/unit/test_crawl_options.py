@@ -13,11 +13,12 @@ from shoal.cli import crawl as command
 from shoal.cli import options
 from shoal.cli.options import (
     DURATION,
-    DURATION_OR_ZERO,
     FLAGS,
     CrawlFlag,
+    DurationParam,
     flag_of,
     given_values,
+    read_delay,
     read_header,
     read_seconds,
 )
@@ -63,10 +64,7 @@ def test_help_comes_from_the_field_descriptions() -> None:
     for field, flag in FLAGS.items():
         assert f"{flag.name} " in told
         assert fields_of(CrawlConfig)[field].description in told
-    assert (
-        "--depth N Maximum number of links between a seed and a page; null, on the command line none, is no limit."
-        in told
-    )
+    assert "--depth N Maximum number of links between a seed and a page; null (on the command line: none)" in told
     assert "--scope page|prefix|host|domain|any" in told
 
 
@@ -104,12 +102,10 @@ def test_durations_have_one_grammar_in_all_flags(text: str, seconds: float) -> N
     if seconds:
         assert parsed("--max-time", text).max_seconds == seconds
         assert DURATION.convert(text, None, None) == seconds
-    assert DURATION_OR_ZERO.convert(text, None, None) == seconds
+    assert DurationParam(read_delay).convert(text, None, None) == seconds
 
 
-@pytest.mark.parametrize(
-    ("written", "meant"), [("since", "recrawl_of"), ("max_time", "max_seconds"), ("urls", "seeds"), ("depht", "depth")]
-)
+@pytest.mark.parametrize(("written", "meant"), [("max_depth", "depth"), ("urls", "seeds"), ("depht", "depth")])
 def test_a_field_is_suggested_by_what_else_it_is_called(written: str, meant: str) -> None:
     with pytest.raises(InvalidInput, match=rf"^{written} is not a known field; the nearest one is {meant}\.$"):
         read_config({"seeds": ["https://example.com/"], written: 1})

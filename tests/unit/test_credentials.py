@@ -12,8 +12,7 @@ from shoal.crawl.crawl import CrawlConfig, shown_config
 from shoal.crawl.credentials import cookies_for, hidden, hides
 from shoal.egress.exchange import LONGEST_HEADER, MOST_HEADERS, split
 from shoal.process.crawl_request import read_config
-from shoal.web.cookies import CookieJar
-from shoal.web.crawl_headers import CrawlHeaders, seed_origins
+from shoal.web.crawl_headers import CookieJar, CrawlHeaders, seed_origins
 
 SEED = "https://a.example/"
 SECRET = "hunter2"

@@ -11,8 +11,7 @@ from shoal.base.clock import SystemClock
 from shoal.base.url import Url
 from shoal.egress import AddressRule, Egress, Limits
 from shoal.extract.page import ExtractOptions
-from shoal.web.cookies import CookieJar
-from shoal.web.crawl_headers import CrawlHeaders
+from shoal.web.crawl_headers import CookieJar, CrawlHeaders
 from shoal.web.page_fetcher import Fetched, PageFetcher
 from shoal.web.sitemap_fetcher import SMALL_BYTES, FetchedSitemap, SitemapFetcher
 from tests.support.bad_http_server import BadServer, bad_server, reply

@@ -179,6 +179,7 @@ def test_a_table_keeps_its_rows() -> None:
     assert "| Tea 4 | 4 cups |" in found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "html",
     [

@@ -30,6 +30,7 @@ VERBS = (
         "set",
         "remove",
         "download",
+        "scrape",
         "compare",
         "diff",
         "explain",

@@ -13,7 +13,7 @@ from shoal.web.error_codes import PAGE_ERRORS
 from tests.support.hostile import answers
 
 SOURCE = Path(shoal.__file__).parent
-PLACES = ("egress", "extract", "web", "page_jobs", "crawl")
+PLACES = ("egress", "extract", "hosts", "web", "page_jobs", "crawl")
 MAKERS = {"Failure", "DecodingFault", "RobotsUnavailable", "UrlRefusal", "_bad_answer", "_stopped"}
 CODE = re.compile(r"[a-z]+(?:_[a-z0-9]+)+")
 # Such a URL never enters a frontier; a redirect to one has its own code. The others are limits of the browser's proxy:

@@ -7,12 +7,11 @@ from shoal.base.ids import CrawlId
 from shoal.base.url import Canonicalizer, Url, UrlRules
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.engine.page_reader import PageReader
-from shoal.crawl.engine.retries import Retries
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, WalkerBatch
 from shoal.crawl.states import CrawlState
 from shoal.hosts.robots_cache import RobotsUnavailable
-from shoal.web.page_fetcher import RedirectChain, RedirectStep
+from shoal.web.page_fetcher import RedirectChain, RedirectStep, Retries
 
 HERE, THERE = Url("http://here.example/a"), Url("http://there.example/b")
 CONFIG = CrawlConfig(seeds=[HERE])

@@ -14,8 +14,9 @@ from shoal.base.ids import CrawlId
 from shoal.base.settings import LogSettings
 from shoal.base.settings_loader import load
 from shoal.base.url import Url
+from shoal.cli.live_line import ERASE
 from shoal.cli.output import exit_code_of, in_bytes, in_time, rows_of, summary
-from shoal.cli.progress import LiveLine, PlainLines, Progress, ProgressSnapshot, first_line, held_words
+from shoal.cli.progress import LiveScreen, PlainLines, Progress, ProgressSnapshot, first_line, held_words
 from shoal.crawl import journal_messages as messages
 from shoal.crawl import states
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
@@ -211,7 +212,7 @@ def test_a_log_line_stands_above_the_live_line_and_is_not_glued_to_it(monkeypatc
     with os.fdopen(terminal, "w") as stream:
         monkeypatch.setattr(sys, "stderr", stream)
         logs = Logs(LogSettings(), SystemClock())
-        live = LiveLine()
+        live = LiveScreen()
         live.show(STANDING)
         logs.say(LogLevel.WARNING, "test", "a.example asks us to wait")
         live.close()
@@ -219,7 +220,7 @@ def test_a_log_line_stands_above_the_live_line_and_is_not_glued_to_it(monkeypatc
         written = read_up_to("the end", master)
     os.close(master)
     [line] = [line for line in written.split("\n") if "asks us to wait" in line]
-    assert "1,234" not in line.split("\x1b[2K")[-1]
+    assert "1,234" not in line.split(ERASE)[-1]
     assert "\nabout" not in written  # one line, however narrow the terminal
 
 
@@ -238,6 +239,7 @@ def test_the_summary_of_a_completed_crawl() -> None:
         "bytes": 12_345,
         "not_modified": 0,
         "bytes_saved": 0,
+        "stayed_empty": 0,
         "duration_seconds": 90.0,
         "pages_per_second": 0.1,
         "depth_reached": 3,
@@ -256,7 +258,7 @@ def test_the_summary_of_a_completed_crawl() -> None:
         ("Cut off", "6 URLs are deeper than `--depth 3`"),
         ("Received", "12.3 kB"),
         ("Took", "1 min 30 s, 0.1 pages/s"),
-        ("Depth", "3 (on the path found first; a sitemap entry is at 1)"),
+        ("Depth", "3 (links on the first path found; sitemap entries count as 1)"),
         ("Output", "pages.jsonl"),
     ]
 

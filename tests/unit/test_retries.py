@@ -2,12 +2,11 @@
 
 import pytest
 
-from shoal.crawl.engine.retries import JITTER, LONGEST_WAIT_SECONDS, Retries
 from shoal.egress import Failure, Headers, Response
 from shoal.egress.address import AddressRefusal
 from shoal.egress.curl import explain, refused
 from shoal.egress.exchange import Outcome
-from shoal.web.page_fetcher import Fetched, may_be_html
+from shoal.web.page_fetcher import JITTER, LONGEST_WAIT_SECONDS, Fetched, Retries, may_be_html
 
 URL = "http://a.example/"
 FOUR = Retries(4, 1.0, jitter=lambda: 0)

@@ -291,6 +291,7 @@ def test_a_page_that_takes_too_long_is_given_up_between_values() -> None:
     assert extracted.message == "Extraction took longer than 1 s and was stopped."
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "rule",
     [

@@ -3,16 +3,16 @@
 from shoal.base.clock import FakeClock
 from shoal.base.machine import usage
 from shoal.hosts.rate import FetchRate
-from shoal.work.worker_context import WINDOW_SECONDS, TaskWindow
+from shoal.work.worker_context import WINDOW_SECONDS, RecentTasks
 
 
 def test_a_worker_without_tasks_counts_as_successful() -> None:
-    assert TaskWindow(FakeClock()).recent() == (0, 1.0, 0.0)
+    assert RecentTasks(FakeClock()).recent() == (0, 1.0, 0.0)
 
 
 def test_success_and_latency_are_those_of_recent_tasks() -> None:
     clock = FakeClock()
-    tasks = TaskWindow(clock)
+    tasks = RecentTasks(clock)
     tasks.record(failed=3)
     clock.jump(WINDOW_SECONDS - 10)
     tasks.record(done=3, timed=2, seconds=8.0)
@@ -27,7 +27,7 @@ def test_success_and_latency_are_those_of_recent_tasks() -> None:
 
 def test_a_busy_hour_takes_no_more_memory_than_five_minutes() -> None:
     clock = FakeClock()
-    tasks = TaskWindow(clock)
+    tasks = RecentTasks(clock)
     for _ in range(36_000):
         tasks.record(done=10, timed=10, seconds=1.0)
         clock.jump(0.1)

@@ -4,13 +4,14 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.support.axe import axe_script
 from tests.support.control_fleet import control_plane, wait_for_node
-from tests.support.fleet import Fleet
+from tests.support.fleet import Fleet, wait_for
 from tests.support.site import Site
 
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
@@ -112,6 +113,8 @@ def test_a_crawl_from_the_form_is_followed_to_its_end_without_a_reload(visit: Vi
     fleet.limit("project:held", 1)
     badge(page, "Running")
     expect(page.locator("[data-region=crawl_numbers]")).to_contain_text("more may be found")
+    held = visit.open(f"{urlsplit(page.url).path}/frontier").locator("[data-region=crawl_frontier]")
+    expect(held).to_contain_text("Held for at least")
     assert page.evaluate("window.isTheSamePage")
     page.get_by_role("button", name="Pause", exact=True).click()
     site.allowed = 20
@@ -224,6 +227,7 @@ def test_a_killed_node_is_shown_as_lost_without_a_reload(browser: Browser, tmp_p
         visit.close()
 
 
+@pytest.mark.exhaustive
 def test_a_person_signs_in_and_a_session_that_ends_leads_back_to_the_login(browser: Browser, tmp_path: Path) -> None:
     with Fleet(tmp_path, f"sqlite:///{tmp_path}/shoal.db") as fleet:
         fleet.controller()
@@ -274,17 +278,35 @@ def test_without_a_script_a_crawl_is_started_and_stopped_too(visit: Visit, fleet
 
 def test_every_page_is_accessible_in_both_themes_and_fits_a_phone(visit: Visit, fleet: Fleet, site: Site) -> None:
     site.allowed = None
-    crawl_id = fleet.submit(site, keep_bodies=True, max_pages=20)
+    crawl_id = fleet.submit(site, keep_bodies=True, max_pages=20, analyze=True)
     fleet.wait_for_state(crawl_id, "completed")
+    ended = ("success", "failed")
+    wait_for(lambda: fleet.get(f"/api/v1/analyses?crawl_id={crawl_id}")["items"][0]["state"] in ended, "an analysis")
+    policy = fleet.post("/api/v1/policies", seeds=[site.address], frequency="24h", crawl_config={"max_pages": 5})
     number = re.search(rf"{crawl_id}~(\d+)", visit.open(f"/crawls/{crawl_id}/pages").content())
     assert number
-    tabs = ["", "/pages", "/links", "/broken", "/site", "/hosts", "/frontier", "/log", "/attempts", "/diff", "/options"]
+    tabs = [
+        "",
+        "/pages",
+        "/pages?sort=-words",
+        "/audit",
+        "/links",
+        "/links?skipped=scope",
+        "/broken",
+        "/site",
+        "/hosts",
+        "/frontier",
+        "/log",
+        "/attempts",
+        "/diff",
+        "/options",
+    ]
     paths = ["/", "/crawls", "/crawls/new", "/login", *(f"/crawls/{crawl_id}{tab}" for tab in tabs)]
     paths += [f"/pages/{crawl_id}~{number[1]}", "/nowhere"]
     job = re.search(r"/jobs/(job_\w+)", visit.open("/jobs").content())
     assert job
     paths += ["/jobs", f"/jobs/{job[1]}", "/fleet", "/policies", "/policies/new", "/policies/import", "/policies/bots"]
-    paths += ["/analyses", "/events", "/settings"]
+    paths += [f"/policies/{policy['id']}", f"/policies/new?crawl={crawl_id}", "/analyses", "/events", "/settings"]
     found: dict[str, list[str]] = {}
     for theme, width, rules in (("light", 1400, RULES), ("dark", 360, COLORS)):
         page = visit.open("/", theme=theme, width=width)

@@ -1,12 +1,15 @@
 """The pages of the console over HTTP: what they show of crawls and pages, and what their forms change."""
 
+import json
 import re
 from contextlib import suppress
+from datetime import timedelta
 from html import unescape
 
 import pytest
 
 from shoal.access.audit_log import no_audit
+from shoal.base.database import Tx
 from shoal.base.errors import NotFound
 from shoal.base.ids import CrawlId
 from shoal.base.url import Url
@@ -19,6 +22,8 @@ from shoal.crawl.journal_messages import JournalEntry
 from shoal.crawl.states import CrawlMove
 from shoal.crawl.store import OUTSIDE
 from shoal.extract.links import WrittenLink, WrittenLinks, pack_links
+from shoal.hosts.robots import RobotsRecord, RobotsState
+from shoal.hosts.store import HostStore
 from shoal.pages.links import pack, pack_key
 from shoal.serve.console import crawl_actions
 from shoal.serve.console import crawl_pages as crawl_diff
@@ -446,3 +451,106 @@ async def test_a_crawl_without_texts_of_links_says_so_and_lists_every_page_that_
     seen = await visitor.get(f"{path}?to={SITE}/gone")
     assert all(f"{SITE}/{number} " in seen.text for number in range(51))
     assert len((await visitor.get(f"{path}/csv?to={SITE}/gone")).html.splitlines()) == 52
+
+
+async def test_a_reason_for_skipping_leads_to_the_urls_with_their_sources_and_the_rule(
+    shop: ServedController, visitor: PlainBrowser
+) -> None:
+    crawl = await submit(shop, links=True, exclude=["/private"])
+    paths = ("/private/1", "/cart", "mailto:me@example.org", "/later", "/gone")
+    links = [WrittenLink("a", path, "x") for path in paths]
+    sources = [a_page(f"/{name}", outlinks=pack_links(WrittenLinks(None, links))) for name in ("menu", "other")]
+    await store_pages(shop.app, crawl, *sources, a_page("/gone", status=404))
+    fates = {
+        f"{SITE}/private/1": Fate.SKIPPED_EXCLUDED,
+        f"{SITE}/cart": Fate.SKIPPED_ROBOTS,
+        "mailto:me@example.org": Fate.SKIPPED_SCHEME,
+        f"{SITE}/later": Fate.OPEN,
+    }
+    rows = sorted((*key_of(Url(url), crawl.key_seed), crawl.number, int(fate)) for url, fate in fates.items())
+    skipped = Counts(skipped={"excluded": 1, "scheme": 1})
+
+    async def keep(tx: Tx) -> None:
+        await tx.many("keep_fates", rows)
+        robots = RobotsRecord(RobotsState.FOUND, "User-agent: *\nDisallow: /cart")
+        await HostStore().keep_robots(tx, SITE, robots, timedelta(0))
+        await shop.app.crawls.store.add_counts(tx, crawl.number, OUTSIDE, skipped)
+
+    await shop.app.database.run(keep)
+    path = f"/crawls/{crawl.id}/links"
+    assert f'href="{path}?skipped=excluded"' in (await visitor.get(f"/crawls/{crawl.id}/frontier")).html
+    seen = await visitor.get(f"{path}?skipped=excluded")
+    row = f"{SITE}/menu {SITE}/private/1 All pages that link to it x a It matches the exclude pattern `/private`."
+    assert (row in seen.text, seen.text.count("It matches")) == (True, 1)
+    assert "mailto:" not in seen.text
+    forbidden = await visitor.get(f"{path}?skipped=robots")
+    assert (
+        f"{SITE}/cart All pages that link to it x a Line 2 of the robots.txt forbids it: Disallow: /cart"
+        in forbidden.text
+    )
+    lines = (await visitor.get(f"{path}/jsonl?skipped=scheme")).html.splitlines()
+    assert [json.loads(line)["to"] for line in lines] == ["mailto:me@example.org"] * 2
+    asked = await shop.ask(f"/api/v1{path}?skipped=excluded")
+    assert [one["to"] for one in asked.json["items"]] == [f"{SITE}/private/1"] * 2
+    assert 'role="alert"' in (await visitor.get(f"{path}?skipped=because")).html
+    plain = await submit(shop)
+    told = await visitor.get(f"/crawls/{plain.id}/links?skipped=excluded")
+    assert "This crawl did not store the URLs of links" in told.text
+
+
+async def test_pages_are_sorted_by_their_numbers_and_by_the_pages_that_link_to_them(
+    shop: ServedController, visitor: PlainBrowser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crawl_diff, "ROWS", 2)
+    crawl = await submit(shop)
+    to_b = pack([pack_key(key_of(Url(f"{SITE}/b"), crawl.key_seed)[0])], b"\x01")
+    words = {"/a": 5, "/b": 9, "/c": None, "/d": 7}
+    pages = [a_page(path, word_count=count, links=to_b) for path, count in words.items()]
+    await store_pages(shop.app, crawl, *pages)
+
+    async def order(query: str) -> list[str]:
+        seen = await visitor.get(f"/crawls/{crawl.id}/pages?{query}")
+        return re.findall(rf"<small>{SITE}(/\w)</small>", seen.html)
+
+    assert [*await order("sort=-words"), *await order("sort=-words&after=2")] == ["/b", "/d", "/a", "/c"]
+    assert await order("sort=words") == ["/a", "/d"]
+    assert await order("sort=-words&text=/c") == ["/c"]
+    assert await order("sort=-nothing") == ["/a", "/b"]
+    assert 'aria-sort="descending"' in (await visitor.get(f"/crawls/{crawl.id}/pages?sort=-words")).html
+    await move(shop, crawl, states.run(), states.complete("drained"))
+    linked = await visitor.get(f"/crawls/{crawl.id}/pages?sort=-linked")
+    assert re.search(rf"{SITE}/b 200 0 .*? 9 0 3 ", linked.text), linked.text
+
+
+async def test_a_url_leads_to_its_page_or_to_what_became_of_it(shop: ServedController, visitor: PlainBrowser) -> None:
+    crawl = await submit(shop)
+    await store_pages(shop.app, crawl, a_page("/a", title="Tea"))
+    assert "Tea" in (await visitor.get(f"/crawls/{crawl.id}/page?url={SITE}/a")).text
+    for unknown in (f"{SITE}/none", "nowhere", ""):
+        seen = await visitor.get(f"/crawls/{crawl.id}/page?url={unknown}")
+        assert "What happened to a URL?" in seen.text
+
+
+async def test_every_list_is_downloaded_as_the_api_has_it(shop: ServedController, visitor: PlainBrowser) -> None:
+    crawl = await submit(shop, f"{SITE}/")
+    await submit(shop, "https://other.example/", project="shop")
+    listed = (await visitor.get("/crawls.jsonl?q=project:default")).html.splitlines()
+    assert [json.loads(line)["id"] for line in listed] == [crawl.id]
+    table = (await visitor.get("/crawls.csv")).html.splitlines()
+    assert table[0].startswith('"id","state","state_reason","seeds"')
+    assert len(table) == 3
+    for path in ("/jobs", "/policies", "/analyses", "/fleet", f"/crawls/{crawl.id}/hosts", f"/crawls/{crawl.id}/site"):
+        assert (await visitor.get(f"{path}.csv")).html.startswith('"')
+    assert (await visitor.get("/crawls.exe")).status == 404
+
+
+async def test_a_time_that_is_left_is_told_only_if_it_can_be_computed(
+    shop: ServedController, visitor: PlainBrowser
+) -> None:
+    crawl = await submit(shop, max_pages=150)
+    counts = Counts(opened=1000, settled=100, pages=100, walked=timedelta(seconds=50))
+    await shop.app.database.run(lambda tx: shop.app.crawls.store.add_counts(tx, crawl.number, OUTSIDE, counts))
+    assert "at this rate" not in (await visitor.get(f"/crawls/{crawl.id}")).text
+    await move(shop, crawl, states.run())
+    seen = await visitor.get(f"/crawls/{crawl.id}")
+    assert "at this rate, the known ones take about 30\N{NO-BREAK SPACE}s" in unescape(seen.html)

@@ -60,6 +60,7 @@ async def submit(shop: ServedController, **options: Any) -> Crawl:
 
 async def test_a_viewer_gets_the_regions_and_then_the_rows_that_changed(shop: ServedController) -> None:
     crawl, other = await submit(shop), await submit(shop)
+    await shop.app.console.worker_watch.run_once()  # no worker is running, which the whole region says
     async with watching(shop, "/crawls") as stream:
         assert "X-Accel-Buffering: no".lower() in stream.head.lower()
         _, region, _ = await stream.next("region")
@@ -108,6 +109,7 @@ async def test_a_url_is_explained_when_its_page_is_loaded_and_not_again_by_the_s
     assert explained == ["https://example.com/nowhere"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("way", ["header", "query"])
 async def test_log_lines_continue_after_the_last_one_that_was_received(shop: ServedController, way: str) -> None:
     crawl = await submit(shop)

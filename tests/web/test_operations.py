@@ -3,6 +3,7 @@
 import json
 import re
 from datetime import timedelta
+from html import unescape
 
 import pytest
 from standardwebhooks.webhooks import Webhook as Receiver
@@ -76,7 +77,7 @@ async def test_the_api_and_the_console_explain_each_job_alike(shop: ServedContro
     for _ in range(4):
         assert (await shop.ask(method="POST", body=b'{"seeds": ["https://example.com/"]}')).status == 202
     ids = [job.id for job in (await shop.app.job_admin.newest(JobFilter(), limit=4)).items][::-1]
-    none = "No worker is running crawl jobs that need http; start one that leases from the shared lane."
+    none = "No worker is running crawl jobs that need http; start one for the shared lane with `shoal worker`."
     assert {await explained_alike(shop, visitor, "jobs", one) for one in ids} == {none}
     await shop.app.queue.finish_and_lease([], LeaseRequest("crawler-1/7", ["crawl"]), 1)
     running = "1 crawl jobs that need http are running."
@@ -540,11 +541,98 @@ async def test_findings_are_shown_in_the_language_of_the_reader(shop: ServedCont
     title = "Des pages contiennent un lien vers une URL qui répond par un statut 4xx."
     fix = "Corrigez ou supprimez les liens, ou rétablissez la page."
     listed = await visitor.get(f"/analyses/{analysis.id}")
+    assert f"Correction : {fix}" in listed.text
     assert (title in listed.text, about.title in listed.text) == (True, False)
     assert "The shop has no price." in listed.text
-    for path in (f"/analyses/{analysis.id}?code=broken_link", f"/pages/{page_id}"):
-        assert f"{title} {fix}" in (await visitor.get(path)).text
-    assert "The shop has no price. Add {one}." in (await visitor.get(f"/analyses/{analysis.id}?code=own_code")).text
+    assert f"{title} {fix}" in (await visitor.get(f"/pages/{page_id}")).text
+    own_code = await visitor.get(f"/analyses/{analysis.id}?code=own_code")
+    assert "Correction : Add {one}." in own_code.text
+
+
+async def test_a_crawl_is_audited_on_its_own_page(shop: ServedController, visitor: PlainBrowser) -> None:
+    asked = await shop.ask(method="POST", body=b'{"seeds": ["https://example.com/"]}')
+    path = f"/crawls/{asked.json['id']}"
+    early = await visitor.get(f"{path}/audit")
+    assert "A crawl can be audited once it has ended or is paused." in early.text
+    assert '<button class="primary">Audit</button>' not in early.html
+    analysis = await completed_analysis(shop)
+    path = f"/crawls/{analysis.crawl_id}"
+    assert f'href="{path}/audit"' in (await visitor.get(path)).html
+    links = FindingCount("links", "broken_link", Severity.ERROR, "Pages link nowhere.", "Mend them.", 2, 1)
+    title = FindingCount("titles", "title_missing", Severity.ERROR, "It has no title.", "Write one.", 1, 1)
+    page, other = "https://example.com/", "https://example.com/tea"
+    found = Finding(
+        "links", "broken_link", Severity.ERROR, page, 1, {"linked_from": [other] * 4, "hops": [{"url": page}]}
+    )
+
+    async def keep(tx: Tx) -> None:
+        store = shop.app.audit.analyses.store
+        await store.keep(tx, analysis, AnalyzerOutcome("links", None, 2, 1.0), [links], [found])
+        nothing = Finding("titles", "title_missing", Severity.ERROR, other, 2, {})
+        await store.keep(tx, analysis, AnalyzerOutcome("titles", None, 1, 1.0), [title], [nothing])
+
+    await shop.app.database.run(keep)
+    seen = await visitor.get(f"{path}/audit")
+    assert "Pages link nowhere. 2 Mend them. It has no title. 1 Write one." in seen.text
+    assert "Fix: Mend them. broken_link · 1 of 2 are stored" in seen.text, "the most serious code is chosen"
+    assert f'href="{path}/page?url=https%3A%2F%2Fexample.com%2Ftea"' in seen.html
+    assert "and 1 more" in seen.text
+    assert "Fix: Write one." in (await visitor.get(f"{path}/audit?code=title_missing")).text
+    table = (await visitor.get(f"/analyses/{analysis.id}/findings.csv?code=title_missing")).html.splitlines()
+    assert table == ['"code","severity","page","evidence"', f'"title_missing","error","{other}","{{}}"']
+    refused = await visitor.post("/analyses", {"crawl_id": analysis.crawl_id, "back": f"{path}/audit"})
+    assert (refused.path, "cannot be analyzed" in refused.text) == (f"{path}/audit", True), refused.text
+
+
+async def test_a_crawl_is_scheduled_with_its_options_but_not_its_secrets(
+    shop: ServedController, visitor: PlainBrowser
+) -> None:
+    options = {
+        "seeds": ["https://example.com/"],
+        "scope": "domain",
+        "depth": None,
+        "exclude": ["/a=b", "123"],
+        "user_agent": "true",
+        "headers": {"Authorization": "Bearer hunter2"},
+        "tracking_params": [],
+        "project": "shop",
+        "priority": 70,
+        "labels": {"team": "prices"},
+    }
+    crawl_id = (await shop.ask(method="POST", body=json.dumps(options).encode())).json["id"]
+    path = f"/policies/new?crawl={crawl_id}"
+    assert f'href="{path}"' in (await visitor.get(f"/crawls/{crawl_id}")).html
+    form = await visitor.get(path)
+    assert "Options with secrets were not copied: headers" in form.text
+    assert "hunter2" not in form.html
+    fields = {
+        name: unescape(value) for name, value in re.findall(r'<textarea id="(\w+)"[^>]*>([^<]*)<', form.html) if value
+    }
+    fields |= dict(re.findall(r'<input type="\w+" id="(\w+)".*? value="([^"]*)"', form.html))
+    made = await visitor.post("/policies/new", fields)
+    assert "The policy was created." in made.text
+    policy = (await shop.app.plan.policies.get(made.path.rpartition("/")[2])).form
+    kept = {name: options[name] for name in ("scope", "depth", "exclude", "user_agent", "tracking_params")}
+    assert policy.crawl_config == kept | {"speed": "normal"}
+    assert (policy.seeds, policy.project, policy.priority_base) == (options["seeds"], "shop", 70)
+    assert policy.labels == {"team": "prices"}
+    assert '{"' not in made.text, "options are shown without JSON"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("max_pages", "write each option as name=value."),
+        ("max_pages=1\nmax_pages=2", "has max_pages twice; write it once."),
+        ('{"max_pages"', "is not JSON"),
+        ("max_page=1", "max_page"),
+    ],
+)
+async def test_options_that_cannot_be_read_are_a_sentence(visitor: PlainBrowser, text: str, problem: str) -> None:
+    await visitor.get("/policies/new")
+    form = {"seeds": "https://example.com/", "frequency": "6h", "crawl_config": text}
+    refused = await visitor.post("/policies/new", form)
+    assert (refused.status, problem in refused.text) == (422, True), refused.text
 
 
 async def store_page(shop: ServedController, analysis: Analysis, url: str) -> str:

@@ -465,7 +465,7 @@ async def test_more_streams_of_one_peer_than_allowed_are_refused(sqlite_url: str
         await plane.until(lambda: plane.of(NodeRegistered)[-1].node_id == "later")
 
 
-@pytest.mark.parametrize("at_first", [True, False])
+@pytest.mark.parametrize("at_first", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 async def test_a_message_of_a_hundred_megabytes_is_refused(plane: ControlPlane, at_first: bool) -> None:
     huge = status("x" * 100_000_000)
     async with plane.channel(**{"grpc.max_send_message_length": -1}) as channel:

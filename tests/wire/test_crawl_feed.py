@@ -261,5 +261,5 @@ def test_a_controller_that_stops_ends_its_streams_and_itself(sqlite_url: str, tm
             assert stream.readline().startswith(b"retry:")
             controller.send(signal.SIGTERM)
             assert b"event: end" not in stream.read(), "the crawl goes on"
-        assert controller.wait() == 0
+        assert controller.wait(60) == 0
         assert "Traceback" not in controller.said()

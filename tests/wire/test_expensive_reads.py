@@ -107,7 +107,13 @@ async def test_pages_of_the_console_that_read_much_of_a_crawl_are_limited_too(sh
     viewer = await shop.token()
     url = "https%3A%2F%2Fexample.com%2F"
     tab = "/crawls/later"
-    limited = (f"{tab}/frontier?url={url}", f"{tab}/pages?text=none", f"{tab}/pages?status=404", "/pages/later~1")
+    limited = (
+        f"{tab}/frontier?url={url}",
+        f"{tab}/pages?text=none",
+        f"{tab}/pages?status=404",
+        f"{tab}/pages?sort=size",
+        "/pages/later~1",
+    )
     async with shop.app.audit.diffs._reading:
         clients = [await send(shop.port, f"{DIFF}?against=earlier", viewer) for _ in range(PLACES + 1)]
         await served(shop, 429, 1)

@@ -123,7 +123,7 @@ async def test_jobs_that_cannot_be_meant_are_refused(api: ServedApi) -> None:
 
 async def test_a_quota_is_set_listed_and_removed(api: ServedApi) -> None:
     status, quota = await api.ask(f"{QUOTAS}/project:shop", {"most": 1}, method="PUT")
-    assert (status, quota) == (200, {"scope": "project:shop", "most": 1, "locked": 0, "parked": 0})
+    assert (status, quota) == (200, {"scope": "project:shop", "limit": 1, "most": 1, "locked": 0, "parked": 0})
     await api.ask(f"{QUOTAS}/label:team=%C3%A9quipe%2Fnord", {"most": 0}, method="PUT")
     first = (await api.ask(f"{QUOTAS}?limit=1"))[1]
     rest = (await api.ask(f"{QUOTAS}?limit=1&cursor={first['next']}"))[1]

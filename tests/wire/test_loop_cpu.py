@@ -27,6 +27,7 @@ from tests.support.requests_at_limits import LINES, URLS, measured_requests
 LIMIT_SECONDS = 5 * 0.05
 
 
+@pytest.mark.exhaustive
 def test_no_request_at_its_limits_stops_the_event_loop(store_url: str) -> None:
     # The callbacks of uvloop, on which the other tests run, cannot be timed.
     with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Sized
 from functools import partial
 
+import pytest
+
 from shoal.app import opened
 from tests.support.api import ServedApi, listening, served_api
 from tests.support.http_client import HttpAnswer
@@ -37,6 +39,7 @@ async def test_every_endpoint_says_that_the_store_is_away_and_when_to_come_again
         assert (await api.ask(f"{CRAWLS}/{crawl_id}"))[1]["state"] == "queued", "nothing of it was done"
 
 
+@pytest.mark.exhaustive
 async def test_crawls_accepted_before_during_and_after_outages_exist_once(own_postgres: PostgresServer) -> None:
     asked: set[str] = set()
     accepted: dict[str, str] = {}

@@ -94,7 +94,7 @@ async def test_the_label_of_a_proxy_and_the_rules_of_priorities_are_the_operator
         status, policy = await api.ask(HERE, body)
         assert (status, policy["crawl_config"]) == (201, {"proxy": "eu"})
         assert (await api.ask("/api/v1/priority-rules"))[1] == {
-            "items": [{"fact": "importance", "per": 0.5, "most": 60}]
+            "items": [{"fact": "importance", "per": 0.5, "limit": 60, "most": 60}]
         }
         job_id = (await api.ask(f"{HERE}/{policy['id']}/run", {}))[1]["job_id"]
         explained = (await api.ask(f"/api/v1/jobs/{job_id}/explain"))[1]

@@ -66,6 +66,7 @@ async def test_a_worker_drains_and_ends_with_a_sentence(sqlite_url: str, monkeyp
             await worker.work({"DATABASE_URL": sqlite_url})
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("default_store")
 @pytest.mark.parametrize("command", ["crawl", "audit"])
 def test_a_crawl_at_the_terminal_is_paused_with_a_sentence_and_resumed_later(

@@ -7,6 +7,7 @@ from shoal.app.drivers import artifacts_of
 from shoal.audit.analyses import Analyses
 from shoal.audit.artifacts import Artifacts, ArtifactStore
 from shoal.audit.gates import Gates
+from shoal.base.extras import require
 
 if TYPE_CHECKING:
     from shoal.app.app import App
@@ -63,6 +64,7 @@ class Audit:
 
     @cached_property
     def diffs(self) -> "CrawlDiffs":
+        require("audit", "Comparing crawls")
         from shoal.audit.diff import CrawlDiffs
 
         app = self._app

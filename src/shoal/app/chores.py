@@ -1,5 +1,6 @@
 """The chores of controllers and workers, and how often each runs."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from shoal.hosts.controller_addresses import AddressAnnouncer
 from shoal.observe.stats import EVERY as HOURLY_STATS_EVERY
 from shoal.observe.stats import HourlyStatsRetention, HourlyStatsWriter
 from shoal.queue.janitor import Janitor
+from shoal.queue.presence import NOTE_EVERY, WorkerPresence
 
 if TYPE_CHECKING:
     from shoal.app.app import App
@@ -60,6 +62,13 @@ class Chores:
             clock_watch = self._app.queue.recovery.clock_watch(self._app.clock)
             services.append(self._service(clock_watch, self._app.settings.queue.sweep_every))
         return services
+
+    def worker_presence(self, is_leasing: Callable[[], bool]) -> Service:
+        """Return the service of a process with workers that notes in the store that one of them leases jobs. It begins
+        at once: somebody may be waiting for it."""
+        service = self._service(WorkerPresence(self._app.database, is_leasing), NOTE_EVERY)
+        service.nudge()
+        return service
 
     @cached_property
     def janitor(self) -> Janitor:

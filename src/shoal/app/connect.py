@@ -41,8 +41,8 @@ async def opened(
         _check_path(database.path, settings.database.data_dir, existing)
     await database.open(upgrade=upgrade or isinstance(database, SqliteDatabase))
     try:
-        wake = wake_of(database, settings.redis, clock, signals)
-        app = App(Stores(database.dialect, settings, clock, signals), database, wake, controls=controls)
+        stores = Stores(database.dialect, settings, clock, signals)
+        app = App(stores, database, wake_of(database, settings.redis, clock, signals), controls=controls)
         try:
             await app.stores.check_redis()
             yield app
@@ -63,13 +63,13 @@ async def opened(
 async def attach(settings: Settings, store: "asyncpg.Pool | SqlDatabase") -> App:
     """Return an app on a store that the caller has opened and will close: an open database of ours, or the PostgreSQL
     database of a pool. An empty database is initialised."""
-    from shoal.base.database.postgres import BorrowedPoolPostgres, PostgresDatabase
+    if not isinstance(store, SqliteDatabase):
+        from shoal.base.database.postgres import BorrowedPoolPostgres, PostgresDatabase
 
-    if isinstance(store, SqliteDatabase | PostgresDatabase):
-        return App(Stores(store.dialect, settings, SystemClock(), Signals()), store)
-    database = BorrowedPoolPostgres(settings.database, store)
-    await database.open()
-    return App(Stores(database.dialect, settings, SystemClock(), Signals()), database)
+        if not isinstance(store, PostgresDatabase):
+            store = BorrowedPoolPostgres(settings.database, store)
+            await store.open()
+    return App(Stores(store.dialect, settings, SystemClock(), Signals()), store)
 
 
 @asynccontextmanager

@@ -11,8 +11,8 @@ from shoal.crawl.lifecycle.search import CrawlSearch
 from shoal.crawl.preview import ScopePreviewer
 from shoal.egress import Egress, Limits
 from shoal.observe.stats import read_store_size
-from shoal.pages.pages import PageComparer, PageSummaries
-from shoal.serve.console.analyses import AnalysesPage, AnalysisPage
+from shoal.pages.pages import LinkCounters, PageComparer, PageSummaries
+from shoal.serve.console.analyses import AnalysesPage, AnalysisPage, CrawlAuditPage
 from shoal.serve.console.crawl import CrawlFigures, CrawlPage
 from shoal.serve.console.crawl_actions import CrawlActions
 from shoal.serve.console.crawl_links import CrawlLinksPage
@@ -29,6 +29,7 @@ from shoal.serve.console.policies import PoliciesPage, PolicyPage
 from shoal.serve.console.policy_form import PolicyFormPage, PolicyImportPage
 from shoal.serve.console.settings import PreferencesApi, SettingsPage, Storage
 from shoal.serve.console.shell import Shell
+from shoal.serve.console.worker_watch import WorkerWatch
 from shoal.serve.stats import Cached
 
 if TYPE_CHECKING:
@@ -57,7 +58,11 @@ class Console:
 
     @cached_property
     def shell(self) -> Shell:
-        return Shell(SECTIONS, self._app.clock, self._app.settings.serve.public_url)
+        return Shell(SECTIONS, self._app.clock, self._app.settings.serve.public_url, self.worker_watch)
+
+    @cached_property
+    def worker_watch(self) -> WorkerWatch:
+        return WorkerWatch(self._app.database, self._app.settings)
 
     @cached_property
     def rates(self) -> RateSampler:
@@ -74,7 +79,7 @@ class Console:
             app.events.webhooks,
             app.audit.analyses,
         )
-        return OverviewPage(self.shell, figures, app.hourly_stats, self.rates)
+        return OverviewPage(self.shell, figures, app.hourly_stats, self.rates, self.worker_watch)
 
     @cached_property
     def crawls(self) -> CrawlsPage:
@@ -144,6 +149,11 @@ class Console:
         return AnalysisPage(self.shell, self._app.audit.analyses)
 
     @cached_property
+    def crawl_audit(self) -> CrawlAuditPage:
+        app = self._app
+        return CrawlAuditPage(self.shell, app.crawls, app.audit.analyses, app.audit.gates, self.crawl, self.analysis)
+
+    @cached_property
     def events(self) -> EventsPage:
         return EventsPage(self.shell, self._app.events.webhooks)
 
@@ -166,6 +176,7 @@ class Console:
             self.overview,
             self.crawls,
             *self.crawl.tabs,
+            self.crawl_audit,
             self.jobs,
             self.job,
             self.fleet,
@@ -185,9 +196,17 @@ class Console:
             self.overview,
             self.crawls,
             self.new_crawl,
-            CrawlPagesPage(self.shell, app.crawls, pages, self.crawl),
-            CrawlLinksPage(self.shell, app.crawls, app.database, app.settings.crawl.max_url_length, self.crawl),
+            CrawlPagesPage(self.shell, app.crawls, pages, LinkCounters(app.database, app.clock), self.crawl),
+            CrawlLinksPage(
+                self.shell,
+                app.crawls,
+                app.database,
+                app.stores.frontier_admins,
+                app.settings.crawl.max_url_length,
+                self.crawl,
+            ),
             CrawlDiffPage(self.shell, app.crawls, PageComparer(app.database), self.crawl),
+            self.crawl_audit,
             self.crawl,
             CrawlActions(self.shell, app.crawls, app.frontier_admin, app.crawl_removals),
             PagePage(self.shell, app.crawls, app.frontier_admin, pages, copies, findings),
@@ -196,7 +215,7 @@ class Console:
             self.fleet,
             self.node,
             self.policies,
-            PolicyFormPage(self.shell, app.plan.policies),
+            PolicyFormPage(self.shell, app.plan.policies, app.crawls),
             PolicyImportPage(self.shell, app.plan.importer),
             self.bots,
             self.policy,

@@ -8,6 +8,7 @@ from shoal.base.clock import Clock
 from shoal.base.database import queries as migrations
 from shoal.base.database.sqlite import SqliteDatabase
 from shoal.base.errors import BadConfig
+from shoal.base.extras import require
 from shoal.base.settings import DatabaseSettings, RedisSettings, Settings
 from shoal.base.signals import Signals
 from shoal.drivers.folder_bodies import FolderBodies
@@ -27,6 +28,7 @@ def database_of(settings: DatabaseSettings, clock: Clock) -> "SqlDatabase":
     if url.startswith("sqlite:///"):
         return SqliteDatabase(Path(url.removeprefix("sqlite:///")).expanduser(), clock)
     if url.startswith(("postgresql://", "postgres://")):
+        require("postgres", "A store on PostgreSQL")
         from shoal.base.database.postgres import PostgresDatabase
 
         return PostgresDatabase(settings, clock)

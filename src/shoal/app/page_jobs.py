@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from shoal.page_jobs.bots import Bots, LongPoll
     from shoal.page_jobs.groups import History
     from shoal.page_jobs.leasing import PageTask
+    from shoal.page_jobs.scrapes import Scrapes
 
 
 class PageJobs:
@@ -36,6 +37,16 @@ class PageJobs:
     def ingest(self) -> Ingest:
         app, _stores = self._app, self._app.stores
         return Ingest(app.database, app.queue, app.signals, [app.policy_runs])
+
+    @cached_property
+    def scrapes(self) -> "Scrapes":
+        from shoal.page_jobs.scrapes import JobEnds, Scrapes
+        from shoal.serve.console.worker_watch import start_command
+
+        app = self._app
+        ends = JobEnds(app.database, app.queue, app.clock, app.signals)
+        command = start_command(app.settings)
+        return Scrapes(app.database, app.queue, app.job_admin, app.address_rule, ends, command)
 
     @cached_property
     def history(self) -> "History":

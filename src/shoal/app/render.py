@@ -10,7 +10,7 @@ from shoal.base.settings import Settings
 from shoal.base.signals import Signals
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.engine.render_stage_factory import pages_at_once
-from shoal.egress import AddressRule, Egress, Limits, Proxies, Proxy, listening
+from shoal.egress import Egress, Limits, Proxies, listening
 from shoal.egress.pinning_proxy import PinningProxy, ProxyLimits
 from shoal.hosts.robots_cache import RobotsCache, RobotsReader, RobotsRules
 from shoal.web.browser import find_chromium
@@ -28,7 +28,7 @@ def check_browser(settings: Settings) -> None:
         find_chromium(settings.render)
 
 
-def crawl_renderer(app: "App", crawl: Crawl, rule: AddressRule, egress: Egress, proxy: Proxy | None) -> Renderer:
+def crawl_renderer(app: "App", crawl: Crawl, egress: Egress) -> Renderer:
     """Return the renderer of one walker, which reaches the network by the same rule and proxy as its fetches."""
     settings, config = app.settings, crawl.config
     if settings.render.url:
@@ -41,8 +41,8 @@ def crawl_renderer(app: "App", crawl: Crawl, rule: AddressRule, egress: Egress, 
         settings.render.but(pages=pages_at_once(settings.crawl, config.workers)),
         PinnedNetwork(
             PinningProxy(ProxyLimits.of(settings.egress), clock=app.clock),
-            rule,
-            upstream=proxy,
+            egress.rule,
+            upstream=egress.proxy,
             robots=RobotsRules(cache),
         ),
         agent,

@@ -3,6 +3,7 @@
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from shoal.egress import Limits
 from shoal.serve.analyses import AnalysisApi, GateApi
 from shoal.serve.api import GROUPS
 from shoal.serve.bots import BotApi
@@ -15,6 +16,7 @@ from shoal.serve.jobs import JobApi, QuotaApi
 from shoal.serve.nodes import NodeApi
 from shoal.serve.openapi import DocsApi
 from shoal.serve.policies import PolicyApi
+from shoal.serve.scrapes import ScrapeApi
 from shoal.serve.stats import StatsApi
 from shoal.serve.tokens import AuditLogApi, TokenApi
 from shoal.serve.webhooks import WebhookApi
@@ -43,11 +45,12 @@ class RestApi:
                 settings.crawl.max_url_length,
                 app.audit.gates,
             ),
-            PageApi(app.crawls, app.pages),
-            LinkApi(app.crawls, app.database, settings.crawl.max_url_length),
+            PageApi(app.crawls, app.pages, app.bodies, Limits.of(settings.egress)),
+            LinkApi(app.crawls, app.database, settings.crawl.max_url_length, app.stores.frontier_admins),
             PolitenessApi(app.politeness),
             JournalApi(app.crawls, self.crawl_feeds),
             GroupApi(page_jobs.groups, access.idempotency),
+            ScrapeApi(page_jobs.scrapes, access.idempotency),
             JobApi(app.job_admin),
             QuotaApi(app.job_admin),
             StatsApi(app.state_counts, app.hourly_stats, app.fleet.pressures),
@@ -74,3 +77,4 @@ class RestApi:
         self.crawl_feeds.close()
         self._app.console.feed.close()
         self._app.page_jobs.long_poll.close()
+        self._app.page_jobs.scrapes.ends.close()

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from shoal.base.clock import Clock, SystemClock
 from shoal.base.errors import BackendUnavailable
+from shoal.base.extras import require
 from shoal.base.settings import RedisSettings, Settings
 from shoal.base.signals import Signals
 from shoal.crawl.frontier.sql_frontier import SqlFrontier
@@ -31,6 +32,8 @@ class Stores:
     """
 
     def __init__(self, dialect: str, settings: Settings, clock: Clock, signals: Signals) -> None:
+        if settings.redis.url:
+            require("redis", "REDIS_URL")
         self._dialect = dialect
         self.settings = settings
         self.clock = clock

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 import orjson
 
 from shoal.audit.finding import Severity
+from shoal.base.extras import require
 from shoal.base.text import encodable
 from shoal.pages.export.formats import cell, csv_rows
 
@@ -125,6 +126,7 @@ class ParquetRows:
     """Parquet with a text column for each field, one row group per batch."""
 
     def __init__(self) -> None:
+        require("parquet", "Parquet")
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -157,9 +159,12 @@ FORMATS: Final[Mapping[RowFormatName, tuple[str, Callable[[], RowFormat]]]] = {
 """Media type and constructor of each format."""
 
 
-async def pieces(diff: "CrawlDiff", name: RowFormatName) -> AsyncIterator[bytes]:
-    """Yield all rows of a diff as the pieces of a file."""
-    made = FORMATS[name][1]()
+def pieces(diff: "CrawlDiff", name: RowFormatName) -> AsyncIterator[bytes]:
+    """Return all rows of a diff as the pieces of a file; raise before the first one if the format cannot be written."""
+    return _pieces(diff, FORMATS[name][1]())
+
+
+async def _pieces(diff: "CrawlDiff", made: RowFormat) -> AsyncIterator[bytes]:
     yield made.head()
     async for rows in diff.rows():
         yield await asyncio.to_thread(made.rows, rows)

@@ -5,6 +5,7 @@
     │   ├── InvalidInput          a field is invalid
     │   ├── UsageError            invalid command line
     │   ├── NotFound              the object does not exist
+    │   ├── BodyNotKept           the content of a page is not available
     │   ├── AlreadyExists         the id is already in use
     │   ├── StateConflict         the object's state does not allow this
     │   ├── NotAllowed            the caller lacks permission
@@ -18,10 +19,12 @@
     │   ├── WaitTimedOut          a wait exceeded its timeout
     │   ├── RateLimited           too many requests
     │   ├── TookTooLong           a request used up its time budget
+    │   ├── NoWorker              no worker takes a job that somebody waits for
     │   ├── HeldBack              too many jobs wait already
     │   └── Interrupted           stopped by a signal; can be resumed
     └── OperatorError             the operator of Shoal must act
         ├── BadConfig             a setting cannot be used
+        ├── MissingExtra          optional packages are not installed
         ├── RedisMisconfigured    Redis is set up so that it cannot be used
         ├── FrontierLost          Redis has lost the frontier of a crawl
         ├── NodeDisplaced         another worker has taken over the node id
@@ -117,6 +120,15 @@ class NotFound(CallerError):
         return found
 
 
+class BodyNotKept(CallerError):
+    """The content of a page is not available: there was none, or it was not stored."""
+
+    code = "body_not_kept"
+
+    def __init__(self, url: str, why: str, fix: str) -> None:
+        super().__init__(f"{url} has no content here, because {why}; {fix}.", url=url)
+
+
 class AlreadyExists(CallerError):
     """The id is already in use."""
 
@@ -208,7 +220,7 @@ class WaitTimedOut(TimeError):
     code = "wait_timed_out"
 
     def __init__(self, what: str, seconds: float) -> None:
-        super().__init__(f"{what} did not happen within {seconds:g} s; wait longer, or check its state.")
+        super().__init__(f"{what} within {seconds:.3g} s; wait longer, or check its state.")
 
 
 class RateLimited(TimeError):
@@ -227,6 +239,19 @@ class TookTooLong(TimeError):
 
     def __init__(self, what: str, seconds: float) -> None:
         super().__init__(f"{what} was stopped after {seconds:g} s; try again when the server is less busy.")
+
+
+class NoWorker(TimeError):
+    """No worker takes a job that somebody waits for."""
+
+    code = "no_worker"
+
+    def __init__(self, url: str, command: str, *, needs_browser: bool) -> None:
+        which, where = ("worker with a browser", " on a machine with Chromium") if needs_browser else ("worker", "")
+        super().__init__(
+            f"no {which} has taken {url}, so it is not fetched; start one with `{command}`{where}, or start the server "
+            "with `--workers 1`."
+        )
 
 
 class HeldBack(TimeError):
@@ -267,6 +292,15 @@ class BadConfig(OperatorError):
     def called(self, key: str) -> "BadConfig":
         """Return this error with the key under the name by which it was set."""
         return self if self._words is None else BadConfig(key, *self._words)
+
+
+class MissingExtra(OperatorError):
+    """Packages of an extra are not installed."""
+
+    code = "missing_extra"
+
+    def __init__(self, what: str, extra: str, command: str) -> None:
+        super().__init__(f'{what} needs the extra "{extra}"; install it with `{command}`.', extra=extra)
 
 
 class RedisMisconfigured(OperatorError):
@@ -365,6 +399,7 @@ RESPONSES: dict[type[ShoalError], ErrorResponse] = {
     InvalidInput: ErrorResponse(422, 2, "INVALID_ARGUMENT"),
     UsageError: ErrorResponse(400, 2, "INVALID_ARGUMENT"),
     NotFound: ErrorResponse(404, 5, "NOT_FOUND"),
+    BodyNotKept: ErrorResponse(404, 5, "NOT_FOUND"),
     AlreadyExists: ErrorResponse(409, 7, "ALREADY_EXISTS"),
     StateConflict: ErrorResponse(409, 7, "FAILED_PRECONDITION"),
     NotAllowed: ErrorResponse(403, 7, "PERMISSION_DENIED"),
@@ -376,9 +411,11 @@ RESPONSES: dict[type[ShoalError], ErrorResponse] = {
     WaitTimedOut: ErrorResponse(504, 6, "DEADLINE_EXCEEDED"),
     RateLimited: ErrorResponse(429, 8, "RESOURCE_EXHAUSTED"),
     TookTooLong: ErrorResponse(503, 8, "DEADLINE_EXCEEDED"),
+    NoWorker: ErrorResponse(503, 8, "UNAVAILABLE"),
     HeldBack: ErrorResponse(429, 8, "RESOURCE_EXHAUSTED"),
     Interrupted: ErrorResponse(503, 11, "CANCELLED"),
     BadConfig: ErrorResponse(500, 4, "FAILED_PRECONDITION"),
+    MissingExtra: ErrorResponse(501, 4, "UNIMPLEMENTED"),
     RedisMisconfigured: ErrorResponse(503, 4, "FAILED_PRECONDITION"),
     FrontierLost: ErrorResponse(500, 1, "DATA_LOSS"),
     NodeDisplaced: ErrorResponse(409, 4, "ABORTED"),

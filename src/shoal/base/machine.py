@@ -1,6 +1,5 @@
 """Facts and services of the operating system: processes, memory, disk space, private files."""
 
-import asyncio
 import errno
 import os
 import secrets
@@ -151,6 +150,8 @@ SAME_CTRL_C_SECONDS = 0.2
 def on_stop(stop: Callable[[], None]) -> None:
     """Call `stop` on each SIGTERM and each Ctrl-C. A SIGINT right after another counts as the same Ctrl-C: the terminal
     and a launcher may both send it."""
+    import asyncio  # imported here, because it would double the time of `shoal --help`
+
     loop = asyncio.get_running_loop()
     last_at = float("-inf")
 

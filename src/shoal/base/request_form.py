@@ -8,9 +8,9 @@ import types
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from inspect import get_annotations
-from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, Union, get_args, get_origin
 
 from msgspec import NODEFAULT, Meta, Struct, ValidationError, convert, json, to_builtins
 from msgspec.structs import fields, replace
@@ -58,8 +58,10 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Checks that the type of a field cannot express, by field name."""
     unquoted: ClassVar[frozenset[str]] = frozenset()
     """Fields whose values are never quoted in errors."""
+    other_names: ClassVar[Mapping[str, "str | OtherName"]] = {}
+    """Names that are accepted for fields, besides their own, in what callers send."""
     also_called: ClassVar[Mapping[str, str]] = {}
-    """Other names of fields, such as flags, that an error about an unknown field understands."""
+    """Names of other projects for fields, which an error about an unknown field understands."""
     raw: ClassVar[frozenset[str]] = frozenset()
     """Fields that may contain a NUL: the code that uses them stores them as JSON, or checks them itself."""
 
@@ -69,10 +71,41 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
         Strict is for JSON, where a number must be a number; otherwise text is converted to the type of its field.
         """
+        if _has_other_names(cls):
+            values, given = cls._by_own_names(values, called)
+            called = partial(_called_as_given, called, given)
         try:
             return cls._read_at_once(values, strict)
         except (ValidationError, ValueError):
             return cls._read_by_fields(values, strict, called)
+
+    @classmethod
+    def own_names(cls, values: Mapping[str, Any], called: Callable[[str], str] = str) -> dict[str, Any]:
+        """Return the values by the names that the fields of this form have."""
+        return cls._by_own_names(values, called)[0]
+
+    @classmethod
+    def _by_own_names(
+        cls, values: Mapping[str, Any], called: Callable[[str], str]
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return the values by the own names of their fields, and the names under which others were given."""
+        own: dict[str, Any] = {}
+        given: dict[str, str] = {}
+        known = fields_of(cls)
+        for name, value in values.items():
+            other = None if name in known else cls.other_names.get(name)
+            field, read = (name, None) if other is None else (other, None) if isinstance(other, str) else other
+            if field in own or (field != name and field in values):
+                raise InvalidInput(called(name), f"is another name of {field}", "give one of them")
+            if field in known and isinstance(value, dict) and (inner := _form_in(known[field])):
+                value = inner.own_names(value, partial(_called_within, called, name))
+            try:
+                own[field] = value if read is None else read(value)
+            except ValueError as error:
+                raise InvalidInput(called(name), *_problem_and_fix(error)) from None
+            if field != name:
+                given[field] = name
+        return own, given
 
     @classmethod
     def _read_at_once(cls, values: Mapping[str, Any], strict: bool) -> Self:
@@ -137,6 +170,13 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise InvalidInput(called, *_problem_and_fix(error)) from None
 
 
+class OtherName(NamedTuple):
+    """Another name of a field whose values are written in another way; `read` raises `ValueError`."""
+
+    field: str
+    read: Callable[[Any], Any]
+
+
 class Field(Struct, frozen=True):
     """One field of a form."""
 
@@ -171,6 +211,32 @@ def fields_of(form: type[Form]) -> dict[str, Field]:
         default = one.default if one.default_factory is NODEFAULT else one.default_factory()
         known[one.encode_name] = Field(one.encode_name, annotations[one.name], default, one.required, one.name)
     return known
+
+
+def names_of(form: type[Form], field: str) -> list[str]:
+    """Return the other names of a field."""
+    other = {name: one if isinstance(one, str) else one.field for name, one in form.other_names.items()}
+    return [name for name, own in other.items() if own == field and name not in fields_of(form)]
+
+
+@cache
+def _has_other_names(form: type[Form]) -> bool:
+    return bool(form.other_names) or any(
+        _has_other_names(inner) for one in fields_of(form).values() if (inner := _form_in(one))
+    )
+
+
+def _form_in(field: "Field") -> type[Form] | None:
+    kind = field.kind
+    return kind if isinstance(kind, type) and issubclass(kind, Form) else None
+
+
+def _called_within(called: Callable[[str], str], outer: str, field: str) -> str:
+    return called(f"{outer}.{field}")
+
+
+def _called_as_given(called: Callable[[str], str], given: Mapping[str, str], field: str) -> str:
+    return called(given.get(field, field))
 
 
 def known_fields(value: Any, annotation: Any) -> Any:

@@ -183,7 +183,7 @@ class WorkSettings(SettingsSection):
     concurrency: Whole = setting(
         "WORKER_CONCURRENCY",
         2,
-        "Number of crawls and analyses that one worker runs at once, each in a child process.",
+        "Number of crawls and analyses that one worker runs at the same time, each in a child process.",
         ge=1,
         le=256,
     )
@@ -248,7 +248,7 @@ class CrawlSettings(SettingsSection):
         le=1000,
     )
     max_concurrent_chrome: Whole = setting(
-        "MAX_CONCURRENT_CHROME", 5, "Maximum number of pages rendered at once per crawl.", ge=1, le=100
+        "MAX_CONCURRENT_CHROME", 5, "Maximum number of pages rendered at the same time per crawl.", ge=1, le=100
     )
     frontier: Backend = setting("SHOAL_FRONTIER", "sql", "Backend of the frontier.")
     slice: Duration = setting("SHOAL_SLICE", "10m", "Time after which a crawl yields its worker if another run waits.")
@@ -299,7 +299,7 @@ class CrawlSettings(SettingsSection):
         """The connections of a crawl, for the start line of a worker."""
         if "max_concurrent_curl" in self.given:
             return f"{self.max_concurrent_curl} per crawl and per host; the delay is that of the crawl's speed"
-        return f"{self.max_concurrent_curl} per crawl; those per host, and the delay, are those of its speed"
+        return f"{self.max_concurrent_curl} per crawl; its speed decides how many per host, and the delay"
 
     def speed_profile(self, speed: Speed, concurrency: int | None = None) -> SpeedProfile:
         """Return the connections and delay of a profile; an explicit number overrides its connections."""
@@ -318,7 +318,7 @@ class PageSettings(SettingsSection):
     keep_results: DurationOrInf = setting(
         "SHOAL_RESULT_RETENTION",
         "90d",
-        "Retention of the results of policies; the last success of each policy is always kept.",
+        "Retention of the results of policies and scrapes; the last success of each policy is always kept.",
     )
 
     @property
@@ -351,13 +351,16 @@ class BotSettings(SettingsSection):
         ge=timedelta(0),
     )
     most_jobs: Whole = setting(
-        "SHOAL_BOT_JOBS", 1000, "Maximum number of jobs that one token may hold at once.", ge=1, le=1_000_000
+        "SHOAL_BOT_JOBS", 1000, "Maximum number of jobs that one token may hold at the same time.", ge=1, le=1_000_000
     )
     pulls: Whole = setting(
         "SHOAL_BOT_PULLS", 1000, "Rate limit: pull requests per second and token.", ge=1, le=1_000_000
     )
     max_result_bytes: Size = setting(
-        "SHOAL_MAX_RESULT", "10MB", "Maximum size of a bot's result request, single or batch.", ge=1000
+        "SHOAL_MAX_RESULT",
+        "10MB",
+        "Maximum size of a bot's result request, single or batch, and of the content of a scrape.",
+        ge=1000,
     )
 
 
@@ -733,7 +736,7 @@ class GrpcSettings(SettingsSection):
     ca: FilePath = setting(
         "SHOAL_GRPC_CA",
         "",
-        "CA certificates (PEM) by which a worker verifies its controller. Controllers use SHOAL_TLS_CERT.",
+        "CA certificates (PEM) with which a worker verifies its controller. Controllers use SHOAL_TLS_CERT.",
         shown="no TLS",
     )
 

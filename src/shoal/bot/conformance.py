@@ -54,7 +54,7 @@ class ConformanceRun:
             ("a heartbeat or result with another epoch gets 409 lease_lost", self._other_epoch),
             ("a job of another bot gets the same 409", self._foreign),
             ("a result is accepted, and the response has the job's state in capitals", self._result),
-            ("the same result sent again gets the same response", self._repeat),
+            ("sending the same result twice returns the same response", self._repeat),
             ("another result for the same lease gets 409 lease_lost", self._late),
             ("a batch has a status for each item", self._batch),
             ("a request without a valid token is rejected", self._no_token),

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from shoal.base.clock import Clock
+from shoal.base.extras import require
 from shoal.base.settings import Settings
 from shoal.base.signals import Signals
 from shoal.base.url import Url, origin
 from shoal.bot.client import BotJob
 from shoal.egress import AddressRule, Egress, Failure, Limits, Proxies
 from shoal.extract.encoding import decode
-from shoal.hosts.robots_cache import RobotsReader, RobotsRules
+from shoal.hosts.robots_cache import RobotsReader, RobotsRules, objection
 from shoal.page_jobs.result import Status
-from shoal.page_jobs.runner import EgressRoute, EgressRoutes, NotRendered, PageJobRunner, no_proxy, objection
+from shoal.page_jobs.runner import EgressRoute, EgressRoutes, NotRendered, PageJobRunner, no_proxy
 from shoal.page_jobs.spec import PageConfig, PageWork
 from shoal.pages.bodies import RENDERED_TYPE
 from shoal.web.page_fetcher import Fetched, PageFetcher, RedirectChain
@@ -112,7 +113,7 @@ class BotFetcher:
             if fetched.chain is None:
                 break
             at, chain = Url(fetched.final_url), fetched.chain
-        if self._runner.renders(work):
+        if self._runner.renders(work, fetched):
             await self._runner.render(work, fetcher, at, fetched)
         return fetched
 
@@ -154,6 +155,7 @@ def _renderer_explained() -> Iterator[None]:
 
 
 def _renderer(settings: Settings, clock: Clock) -> "PageRenderer":
+    require("render", "Rendering")
     from shoal.app.render import check_browser, standalone_renderer  # few bots have a browser
     from shoal.page_jobs.rendering import PageRenderer
 

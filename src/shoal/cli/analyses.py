@@ -11,9 +11,11 @@ from shoal.audit.reports.formats import FORMATS, FormatName
 from shoal.audit.states import AnalysisState
 from shoal.base.errors import BadConfig, InvalidInput, UsageError
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
+from shoal.cli.completion import complete_id, id_argument
 from shoal.cli.output import (
     Columns,
     api_options,
+    cursor_option,
     facts_of,
     limit_option,
     print_json,
@@ -113,18 +115,19 @@ def analyses() -> None:
 
 
 @analyses.command("ls")
-@click.option("--crawl", "crawl_id", metavar="ID", help="Show only analyses of this crawl.")
+@click.option("--crawl", "crawl_id", metavar="ID", shell_complete=complete_id, help="Show only analyses of this crawl.")
 @state_option(AnalysisState, "Show only analyses in this state.")
 @limit_option()
+@cursor_option
 @api_options
-def list_analyses(crawl_id: str | None, state: str | None, limit: int, target: ApiTarget, as_json: bool) -> None:
+def list_analyses(limit: int, cursor: str | None, target: ApiTarget, as_json: bool, **which: str | None) -> None:
     """List analyses, newest first."""
-    items, more = run_on(target, lambda api: api.list(ANALYSES, limit, crawl_id=crawl_id, state=state))
+    items, more = run_on(target, lambda api: api.list(ANALYSES, limit, cursor=cursor, **which))
     print_list(items, more, LISTED, as_json=as_json, empty="No analyses.")
 
 
 @analyses.command()
-@click.argument("analysis_id", metavar="ID")
+@id_argument("analysis_id")
 @api_options
 def show(analysis_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show an analysis, what it found, and the verdict of its gate."""
@@ -153,7 +156,7 @@ def show(analysis_id: str, target: ApiTarget, as_json: bool) -> None:
 
 
 @analyses.command(epilog="Example: shoal analyses report ID --html report.html --sarif report.sarif")
-@click.argument("analysis_id", metavar="ID")
+@id_argument("analysis_id")
 @report_flags
 @click.option("--print", "printed", type=click.Choice(list(FORMATS)), help="Print the report to stdout in this format.")
 @with_api_target

@@ -57,6 +57,7 @@ SEARCHED = {  # kinds whose ids can be abbreviated, and their lists
 LISTS = {
     "analysis": "shoal analyses ls",
     "crawl": "shoal crawls ls",
+    "gate": "shoal gates ls",
     "job": "shoal jobs ls",
     "job group": "shoal jobs groups",
     "node": "shoal nodes ls",
@@ -102,7 +103,7 @@ def settings_of_store(store: str | None, what: str) -> Settings:
     the default store is then not the one that is meant."""
     loaded = load({"DATABASE_URL": store})
     if loaded.settings.client.server and loaded.sources["DATABASE_URL"] == "default":
-        fix = "choose the store with --store or DATABASE_URL"
+        fix = "choose the store with --store or DATABASE_URL, or unset SHOAL_SERVER"
         raise UsageError(f"`{what}` works on a store directly, but SHOAL_SERVER is set", fix)
     return loaded.settings
 
@@ -203,10 +204,11 @@ class ApiClient:
     async def _whole_id(self, kind: str, text: str) -> str:
         """Return the id for a text that is none: `last` is the newest, and the beginning of an id is enough if no other
         one has it. The text itself if there is none; raise if several have it."""
-        items, more = await self.list(SEARCHED[kind], 1 if text == LAST else MOST_SEARCHED)
+        is_first = text == LAST and kind != OLDEST_FIRST
+        items, more = await self.list(SEARCHED[kind], 1 if is_first else MOST_SEARCHED)
         ids = [str(item["id"]) for item in items]
         if text == LAST:
-            return text if kind == OLDEST_FIRST or not ids else ids[0]
+            return text if not ids or (more is not None and not is_first) else ids[0 if is_first else -1]
         found = [one for one in ids if one.startswith(text)]
         if len(found) > 1 or (found and more is not None):
             others = f"{found[0]} and {found[1]}" if len(found) > 1 else f"{found[0]} and perhaps others"

@@ -34,10 +34,12 @@ from shoal.base.settings_loader import load
 from shoal.base.signals import Signal
 from shoal.base.text import plural, shorten, visible
 from shoal.cli.analyses import ReportFiles, note_written, report_flags
+from shoal.cli.completion import complete_id
 from shoal.cli.crawl import CrawlCommand, Display, crawl_request, found, quiet_option
-from shoal.cli.options import crawl_flags, given_values, read_file
+from shoal.cli.options import SECTIONS, crawl_flags, given_values, read_file
 from shoal.cli.output import json_option, print_json, print_table
 from shoal.cli.progress import first_line
+from shoal.cli.root import Command
 from shoal.cli.seeds import Seeds, seeds_option
 from shoal.observe.logs import note
 from shoal.pages.export.output import Outputs
@@ -221,7 +223,11 @@ EXIT_CODES = {Outcome.PASSED: 0, Outcome.FAILED: 10, Outcome.INCONCLUSIVE: 12}
 ANALYSIS_FAILED = 13
 
 
-@click.command(epilog="Example: shoal audit https://example.com/ --gate gate.toml")
+@click.command(
+    cls=Command,
+    sections=SECTIONS,
+    epilog="Example: shoal audit https://example.com/ --gate gate.toml",
+)
 @click.argument("urls", nargs=-1, metavar="URL...")
 @seeds_option
 @crawl_flags
@@ -241,6 +247,7 @@ ANALYSIS_FAILED = 13
 @click.option(
     "--resume",
     metavar="ID",
+    shell_complete=complete_id,
     help="Resume the crawl of an audit that was interrupted, or analyze a crawl that has ended.",
 )
 @click.option("--store", metavar="URL", help="Store: sqlite:////path or postgresql://…; overrides DATABASE_URL.")
@@ -262,7 +269,7 @@ def audit(
     **options: Any,
 ) -> int:
     """Crawl a site, report what is wrong with it, and judge it by a gate. Exits with 10 if the gate failed, with 12
-    if the crawl says too little about the site to judge it, and with 13 if an analyzer failed in every attempt."""
+    if the crawl does not show enough of the site to judge it, and with 13 if an analyzer failed in every attempt."""
     seeds = Seeds(urls, seeds_file)
     if bool(seeds) == (resume is not None):
         raise UsageError("Nothing to audit: give URLs, --seeds FILE or --resume ID", 'see "shoal audit --help"')

@@ -30,7 +30,11 @@ CAPABILITIES = ("http", "js", "special")
 @click.option("--token-file", metavar="FILE", help="Read the API token from this file; overrides SHOAL_TOKEN_FILE.")
 @click.option("--name", metavar="NAME", help="Name of the bot.  [default: host name and process id]")
 @click.option(
-    "--concurrency", type=click.IntRange(1, 100), default=4, show_default=True, help="Number of jobs to run at once."
+    "--concurrency",
+    type=click.IntRange(1, 100),
+    default=4,
+    show_default=True,
+    help="Number of jobs to run at the same time.",
 )
 @click.option(
     "--capability",

@@ -28,10 +28,12 @@ from shoal.base.machine import on_stop
 from shoal.base.settings_loader import load
 from shoal.base.text import redact_url, shorten
 from shoal.cli.api_client import ApiTarget
+from shoal.cli.completion import complete_id
 from shoal.cli.options import (
     CHANGES,
     LINKS_HELP,
     OUTPUT_HELP,
+    SECTIONS,
     changed_flag_of,
     crawl_flags,
     flag_of,
@@ -42,6 +44,7 @@ from shoal.cli.options import (
 )
 from shoal.cli.output import exit_code_of, print_line, print_rows, rows_of, summary
 from shoal.cli.progress import Progress, Screen, first_line, screen
+from shoal.cli.root import Command
 from shoal.cli.seeds import Seeds, seeds_option
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.lifecycle.change import CrawlChange
@@ -65,7 +68,11 @@ quiet_option = click.option(
 AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C
 
 
-@click.command(epilog="Example: shoal crawl https://example.com/ --depth 2 --output pages.jsonl")
+@click.command(
+    cls=Command,
+    sections=SECTIONS,
+    epilog="Example: shoal crawl https://example.com/ --depth 2 --output pages.jsonl",
+)
 @click.argument("urls", nargs=-1, metavar="URL...")
 @seeds_option
 @crawl_flags
@@ -79,7 +86,12 @@ AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C
     metavar="ID",
     help="Id of the new crawl: letters, digits, `_`, `.` and `-`.  [default: generated]",
 )
-@click.option("--resume", metavar="ID", help="Resume a crawl that was paused or whose process died.")
+@click.option(
+    "--resume",
+    metavar="ID",
+    shell_complete=complete_id,
+    help="Resume a crawl that was paused or whose process died.",
+)
 @click.option(
     "--store",
     metavar="URL",

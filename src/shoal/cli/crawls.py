@@ -9,12 +9,23 @@ import click
 from shoal.base.errors import InvalidInput, NotFound, UsageError
 from shoal.base.text import plural, visible
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
+from shoal.cli.completion import id_argument
 from shoal.cli.crawls_files import diff, dump, export, load
 from shoal.cli.crawls_follow import at_its_end, logs, wait, watch
-from shoal.cli.options import add_flags, added_flag_of, added_values, change_flags, changed_flag_of, changed_values
+from shoal.cli.options import (
+    SECTIONS,
+    add_flags,
+    added_flag_of,
+    added_values,
+    change_flags,
+    changed_flag_of,
+    changed_values,
+    wait_option,
+)
 from shoal.cli.output import (
     Columns,
     api_options,
+    cursor_option,
     facts_of,
     found_at,
     in_bytes,
@@ -27,7 +38,7 @@ from shoal.cli.output import (
     state_option,
     to_the_second,
 )
-from shoal.cli.root import CommandGroup
+from shoal.cli.root import Command, CommandGroup
 from shoal.cli.seeds import Seeds, seeds_option
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawl_status import LEFT
@@ -41,14 +52,20 @@ from shoal.process.crawl_request import read_config
 CRAWLS = "/api/v1/crawls"
 
 
-@click.command(epilog="Example: shoal crawls add https://example.com/ --max-pages 500 --project shop --wait")
+@click.command(
+    cls=Command,
+    sections=SECTIONS,
+    epilog="Example: shoal crawls add https://example.com/ --max-pages 500 --project shop --wait",
+)
 @click.argument("urls", nargs=-1, metavar="URL...")
 @seeds_option
 @add_flags
 @click.option(
     "--hold", is_flag=True, help="Store the crawl without starting it; start it with `shoal crawls start ID`."
 )
-@click.option("--wait", is_flag=True, help="Wait until the crawl ends or is paused, like `shoal crawls wait`.")
+@wait_option(
+    "Wait until the crawl ends or is paused, like `shoal crawls wait`; with a duration such as 10m, not longer."
+)
 @with_api_target
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the crawl, or with --wait its summary, as one JSON object."
@@ -57,7 +74,7 @@ def add(
     urls: Sequence[str],
     seeds_file: str | None,
     hold: bool,
-    wait: bool,
+    wait_seconds: float | None,
     target: ApiTarget,
     as_json: bool,
     **options: Any,
@@ -66,7 +83,7 @@ def add(
     seeds = Seeds(urls, seeds_file)
     if not seeds:
         raise UsageError("No URL given", "give at least one URL to start from, or --seeds FILE")
-    if hold and wait:
+    if hold and wait_seconds:
         raise UsageError("--hold and --wait cannot be combined", "leave one of them out")
     given = added_values(options)
     wanted = read_config({"seeds": [seed.url for seed in seeds.first], **given}, added_flag_of).plain()
@@ -76,9 +93,9 @@ def add(
         crawl = run_on(target, lambda api: _created(api, body, seeds, hold=hold), existing=False)
     except InvalidInput as error:
         raise error.called(added_flag_of) from None
-    if wait:
+    if wait_seconds:
         note(f"{crawl['id']} is {crawl['state']}.")
-        return at_its_end(target, crawl["id"], as_json)
+        return at_its_end(target, crawl["id"], as_json, wait_seconds)
     if as_json:
         print_json(crawl)
     else:
@@ -120,18 +137,18 @@ def crawls() -> None:
 @click.option("--project", metavar="NAME", help="Show only crawls of this project.")
 @click.option("--label", multiple=True, metavar="K=V", help="Show only crawls with this label. Repeatable.")
 @limit_option()
-@click.option("--after", metavar="ID", help="Continue the list after this crawl.")
+@cursor_option
 @api_options
-def list_crawls(limit: int, target: ApiTarget, as_json: bool, **wanted: Any) -> None:
+def list_crawls(limit: int, cursor: str | None, target: ApiTarget, as_json: bool, **wanted: Any) -> None:
     """List crawls, newest first."""
-    items, more = run_on(target, lambda api: api.list(CRAWLS, limit, **wanted))
+    items, more = run_on(target, lambda api: api.list(CRAWLS, limit, after=cursor, **wanted))
     last = items[-1]["id"] if more is not None else None
-    hint = f"More crawls: `{target.command('crawls', 'ls', '--after', last or '')}`"
+    hint = f"More crawls: `{target.command('crawls', 'ls', '--cursor', last or '')}`"
     print_list(items, last, LISTED, as_json=as_json, empty="No crawls.", hint=hint)
 
 
 @crawls.command()
-@click.argument("crawl_id", metavar="ID")
+@id_argument("crawl_id")
 @api_options
 def show(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show one crawl. Prints its state, options, counts, quarantined patterns and hosts on hold."""
@@ -145,15 +162,17 @@ def show(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
 
 
 @crawls.command()
-@click.argument("crawl_id", metavar="ID")
+@id_argument("crawl_id")
 @api_options
 def start(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Start a crawl that was stored with `shoal crawls add --hold`."""
+    if "://" in crawl_id:
+        raise UsageError(f'"{crawl_id}" is a URL, not the id of a crawl', "start a new crawl with `shoal crawls add`")
     _move(target, crawl_id, "start", as_json)
 
 
 @crawls.command()
-@click.argument("crawl_id", metavar="ID")
+@id_argument("crawl_id")
 @api_options
 def pause(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Pause a crawl. Pages that were fetched are stored first."""
@@ -161,7 +180,7 @@ def pause(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
 
 
 @crawls.command()
-@click.argument("crawl_id", metavar="ID")
+@id_argument("crawl_id")
 @api_options
 def resume(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Resume a paused crawl on the workers. To resume it in this process, use `shoal crawl --resume ID`."""
@@ -169,7 +188,7 @@ def resume(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
 
 
 @crawls.command()
-@click.argument("crawl_id", metavar="ID")
+@id_argument("crawl_id")
 @click.option("--force", is_flag=True, help="Kill the crawl's processes if they do not stop within SHOAL_FORCE_GRACE.")
 @api_options
 def stop(crawl_id: str, force: bool, target: ApiTarget, as_json: bool) -> None:
@@ -178,7 +197,7 @@ def stop(crawl_id: str, force: bool, target: ApiTarget, as_json: bool) -> None:
 
 
 @crawls.command()
-@click.argument("crawl_id", metavar="ID")
+@id_argument("crawl_id")
 @click.option(
     "--status", multiple=True, metavar="S", help="Retry URLs with this status: 503, 5xx, or error. Repeatable."
 )
@@ -208,7 +227,7 @@ def retry(crawl_id: str, every: bool, target: ApiTarget, as_json: bool, **which:
 
 
 @crawls.command("set", epilog="Example: shoal crawls set ID --max-pages 5000 --exclude '/calendar/'")
-@click.argument("crawl_id", metavar="ID")
+@id_argument("crawl_id")
 @change_flags
 @api_options
 def set_options(crawl_id: str, target: ApiTarget, as_json: bool, **options: Any) -> None:
@@ -219,7 +238,7 @@ def set_options(crawl_id: str, target: ApiTarget, as_json: bool, **options: Any)
 
 
 @crawls.command()
-@click.argument("crawl_id", metavar="ID")
+@id_argument("crawl_id")
 @click.argument("pattern", metavar="PATTERN")
 @api_options
 def release(crawl_id: str, pattern: str, target: ApiTarget, as_json: bool) -> None:
@@ -242,7 +261,7 @@ def release(crawl_id: str, pattern: str, target: ApiTarget, as_json: bool) -> No
 
 
 @crawls.command()
-@click.argument("crawl_id", metavar="ID")
+@id_argument("crawl_id")
 @api_options
 def rm(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Remove a crawl that has ended. Its pages, URLs and stored bodies are removed with it."""
@@ -261,7 +280,7 @@ def rm(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
 
 
 @crawls.command()
-@click.argument("crawl_id", metavar="ID")
+@id_argument("crawl_id")
 @api_options
 def politeness(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show the rate, delays and pauses of each host."""

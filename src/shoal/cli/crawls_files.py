@@ -17,8 +17,10 @@ from shoal.base.errors import InvalidInput, UsageError
 from shoal.base.settings import Settings
 from shoal.base.text import plural, shorten
 from shoal.cli.api_client import PAGE, ApiClient, ApiTarget, at, run_on, settings_of_store
+from shoal.cli.completion import id_argument
 from shoal.cli.options import LINKS_HELP, OUTPUT_HELP, may_overwrite, table_flags
 from shoal.cli.output import api_options, json_option, print_json, print_line, print_rows, print_table, summary
+from shoal.cli.root import Command
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.links import CrawlLinks, LinkFilter
@@ -49,9 +51,9 @@ TITLES = {
 }
 
 
-@click.command(epilog="Example: shoal crawls diff OLD NEW --output changes.csv")
-@click.argument("before", metavar="EARLIER")
-@click.argument("after", metavar="LATER")
+@click.command(cls=Command, epilog="Example: shoal crawls diff OLD NEW --output changes.csv")
+@id_argument("before", "EARLIER")
+@id_argument("after", "LATER")
 @click.option(
     "--output",
     multiple=True,
@@ -153,8 +155,8 @@ NEXT = {CrawlState.PAUSED: "resume", CrawlState.PENDING: "start", CrawlState.FAI
 _store = click.option("--store", metavar="URL", help="Use this store; overrides DATABASE_URL.")
 
 
-@click.command(epilog="Example: shoal crawls dump ID --output crawl.jsonl.gz")
-@click.argument("crawl_id", metavar="ID")
+@click.command(cls=Command, epilog="Example: shoal crawls dump ID --output crawl.jsonl.gz")
+@id_argument("crawl_id")
 @click.option(
     "--output",
     default=STANDARD,
@@ -199,7 +201,7 @@ async def _dump(settings: Settings, crawl_id: str, file: "DumpFile | DumpToStdou
     return lines
 
 
-@click.command(epilog="Example: shoal crawls load crawl.jsonl.gz --store postgresql://shoal@db/shoal")
+@click.command(cls=Command, epilog="Example: shoal crawls load crawl.jsonl.gz --store postgresql://shoal@db/shoal")
 @click.argument("file", metavar="[FILE]", default=STANDARD)
 @click.option("--id", "crawl_id", metavar="ID", help="Store the crawl under this id.  [default: its own]")
 @click.option(
@@ -267,8 +269,8 @@ async def stored(app: App, crawl: int) -> AsyncIterator[list[Page]]:
 CRAWL = "/api/v1/crawls/{}"
 
 
-@click.command(epilog="Example: shoal crawls export ID --output broken.csv --status 4xx --status error")
-@click.argument("crawl_id", metavar="ID")
+@click.command(cls=Command, epilog="Example: shoal crawls export ID --output broken.csv --status 4xx --status error")
+@id_argument("crawl_id")
 @click.option("-o", "--output", multiple=True, metavar="FILE", help=OUTPUT_HELP)
 @click.option("--links", multiple=True, metavar="FILE", help=LINKS_HELP)
 @click.option(
@@ -290,8 +292,8 @@ def export(
     target: ApiTarget,
     as_json: bool,
 ) -> None:
-    """Write the pages of a crawl to files, and its links. For a running crawl, those so far. WARC and Markdown are
-    written from stored bodies and need direct access to the store."""
+    """Write the pages of a crawl to files, and its links. A running crawl is exported as far as it is stored. WARC and
+    Markdown are written from stored bodies and need direct access to the store."""
     if not output and not links:
         raise UsageError("Nothing to write: give --output FILE, or --links FILE", 'see "shoal crawls export --help"')
     order = _Export(crawl_id, Outputs(output, links), ExportFilter(status), read_fields(fields), explode)

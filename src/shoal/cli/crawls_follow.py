@@ -13,6 +13,7 @@ from shoal.base.errors import BackendUnavailable, WaitTimedOut
 from shoal.base.ids import CrawlId
 from shoal.base.text import visible
 from shoal.cli.api_client import PAGE, ApiClient, ApiTarget, at, run_on, with_api_target
+from shoal.cli.completion import id_argument
 from shoal.cli.options import DURATION
 from shoal.cli.output import (
     exit_code_of,
@@ -24,6 +25,7 @@ from shoal.cli.output import (
     to_the_second,
 )
 from shoal.cli.progress import Progress, screen
+from shoal.cli.root import Command
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.journal import MOST_AT_ONCE
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
@@ -42,8 +44,8 @@ INTERRUPTED = 130  # 128 + SIGINT: following leaves nothing to clean up
 STILL = TERMINAL | {CrawlState.PAUSED}  # nothing happens any more without a user's request
 
 
-@click.command(epilog="Example: shoal crawls logs ID --follow")
-@click.argument("crawl_id", metavar="ID")
+@click.command(cls=Command, epilog="Example: shoal crawls logs ID --follow")
+@id_argument("crawl_id")
 @click.option("-f", "--follow", is_flag=True, help="Follow the log until the crawl ends.")
 @click.option(
     "-n",
@@ -73,11 +75,11 @@ def logs(crawl_id: str, follow: bool, lines: int, target: ApiTarget, as_json: bo
             show(page["items"])
         return 0
 
-    return _looking(target, read)
+    return looking(target, read)
 
 
-@click.command(epilog="Example: shoal crawls watch ID")
-@click.argument("crawl_id", metavar="ID")
+@click.command(cls=Command, epilog="Example: shoal crawls watch ID")
+@id_argument("crawl_id")
 @with_api_target
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
 def watch(crawl_id: str, target: ApiTarget, as_json: bool) -> int:
@@ -90,11 +92,11 @@ def watch(crawl_id: str, target: ApiTarget, as_json: bool) -> int:
         return _print_result(status, target, as_json)
 
     again = target.command("crawls", "watch", crawl_id)
-    return _looking(target, follow, f"The crawl is still running; follow it with `{again}`.")
+    return looking(target, follow, f"The crawl is still running; follow it with `{again}`.")
 
 
-@click.command(epilog="Example: shoal crawls wait ID --timeout 2h")
-@click.argument("crawl_id", metavar="ID")
+@click.command(cls=Command, epilog="Example: shoal crawls wait ID --timeout 2h")
+@id_argument("crawl_id")
 @click.option(
     "--timeout",
     "timeout_seconds",
@@ -117,10 +119,10 @@ def at_its_end(target: ApiTarget, crawl_id: str, as_json: bool, timeout_seconds:
             async with asyncio.timeout(timeout_seconds):
                 status = await _until_still(api, crawl_id, clock)
         except TimeoutError:
-            raise WaitTimedOut(f"the end of crawl {crawl_id}", timeout_seconds or 0.0) from None
+            raise WaitTimedOut(f"crawl {crawl_id} did not end", timeout_seconds or 0.0) from None
         return _print_result(status, target, as_json)
 
-    return _looking(target, follow)
+    return looking(target, follow)
 
 
 class RetryingApiClient(ApiClient):
@@ -204,7 +206,10 @@ async def _status(api: ApiClient, crawl_id: str) -> CrawlStatus:
     )
     sums = ("pages", "errors", "responses", "bytes", "not_modified", "bytes_saved", "depth_reached", "skipped")
     walked = timedelta(seconds=response["worked_seconds"])
-    counts = Counts(opened=response["queued"], walked=walked, **{name: response[name] for name in sums})
+    stayed_empty = response.get("stayed_empty", 0)  # a server of an earlier version does not count them
+    counts = Counts(
+        opened=response["queued"], walked=walked, stayed_empty=stayed_empty, **{name: response[name] for name in sums}
+    )
     why = (response["error"] or {}).get("message", "")
     failed, dead = (tuple(map(FailedSeed.of, response.get(name, ()))) for name in ("failed_seeds", "dead_seeds"))
     return CrawlStatus(crawl, counts, tuple(response["node_ids"]), why, failed, dead)
@@ -224,7 +229,7 @@ def _print_result(status: CrawlStatus, target: ApiTarget, as_json: bool) -> int:
     return exit_code_of(status, target.command("crawls", "resume", status.crawl.id))
 
 
-def _looking(target: ApiTarget, look: Callable[[ApiClient, Clock], Awaitable[int]], left: str | None = None) -> int:
+def looking(target: ApiTarget, look: Callable[[ApiClient, Clock], Awaitable[int]], left: str | None = None) -> int:
     """Follow a crawl; Ctrl-C ends only this command."""
     clock = SystemClock()
     try:

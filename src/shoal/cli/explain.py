@@ -13,6 +13,7 @@ from shoal.base.settings_loader import load
 from shoal.base.text import redact_url, shorten
 from shoal.base.url import Url, UrlRefusal, canonical, origin
 from shoal.cli.api_client import ApiTarget, at, run_on
+from shoal.cli.completion import id_argument
 from shoal.cli.output import api_options, facts_of, json_option, print_json, print_object, print_rows
 from shoal.cli.root import CommandGroup
 from shoal.crawl.scope import SEED_FIX
@@ -27,7 +28,7 @@ def explain() -> None:
 
 
 @explain.command()
-@click.argument("crawl_id", metavar="CRAWL")
+@id_argument("crawl_id", "CRAWL")
 @click.argument("url", metavar="URL")
 @api_options
 def url(crawl_id: str, url: str, target: ApiTarget, as_json: bool) -> None:
@@ -39,7 +40,7 @@ def url(crawl_id: str, url: str, target: ApiTarget, as_json: bool) -> None:
 
 
 @explain.command()
-@click.argument("job_id", metavar="ID")
+@id_argument("job_id")
 @api_options
 def job(job_id: str, target: ApiTarget, as_json: bool) -> None:
     """Explain why a job waits, who runs it, or why it ended."""
@@ -48,7 +49,7 @@ def job(job_id: str, target: ApiTarget, as_json: bool) -> None:
 
 
 @explain.command()
-@click.argument("node_id", metavar="ID")
+@id_argument("node_id")
 @api_options
 def node(node_id: str, target: ApiTarget, as_json: bool) -> None:
     """Explain why a node gets jobs, or why it gets none."""

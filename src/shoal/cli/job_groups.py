@@ -1,6 +1,7 @@
 """`shoal jobs add`, `results`, `groups`, `cancel-group`: create page jobs from URLs, and read their results."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,16 +11,19 @@ from shoal.base.clock import SystemClock
 from shoal.base.errors import InvalidInput, ShoalError, UsageError, WaitTimedOut
 from shoal.base.text import plural
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on
-from shoal.cli.options import DURATION, read_header, read_label, read_rules_file, with_urls_named
+from shoal.cli.completion import id_argument
+from shoal.cli.options import DURATION, js_flag, read_header, read_label, read_rules_file, wait_option, with_urls_named
 from shoal.cli.output import (
     Columns,
     api_options,
+    cursor_option,
     limit_option,
     print_answer,
     print_json,
     print_list,
     state_option,
 )
+from shoal.cli.root import Command
 from shoal.cli.seeds import FORMAT_HELP, Seed, Seeds, batches
 from shoal.observe.logs import note
 from shoal.page_jobs.spec import MOST_URLS, GroupState
@@ -42,7 +46,7 @@ FLAGS = {
 }
 
 
-@click.command(epilog="Example: shoal jobs add --file urls.txt --rules shop.toml --wait")
+@click.command(cls=Command, epilog="Example: shoal jobs add --file urls.txt --rules shop.toml --wait")
 @click.argument("urls", metavar="URL…", nargs=-1)
 @click.option(
     "--seeds",
@@ -53,7 +57,14 @@ FLAGS = {
 )
 @click.option("--rules", metavar="FILE", help="Rule set with the data to extract from each page.")
 @click.option("--header", "headers", multiple=True, metavar="H", help="Send this header, as NAME: VALUE. Repeatable.")
-@click.option("--js", is_flag=True, help="Render the pages in a browser; the jobs wait for a worker that has one.")
+@click.option(
+    "--render",
+    type=click.Choice(["never", "always"]),
+    default="never",
+    show_default=True,
+    help="Whether to render the pages in a browser; the jobs then wait for a worker that has one.",
+)
+@js_flag
 @click.option("--proxy", metavar="LABEL", help="Use this proxy, by its label in SHOAL_PROXIES.")
 @click.option("--timeout", type=DURATION, metavar="D", help="Timeout per request, such as 10s or 1.5m.")
 @click.option("--group", metavar="ID", help="Id of the job group.  [default: generated]")
@@ -61,19 +72,15 @@ FLAGS = {
 @click.option("--retries", type=int, metavar="N", help="Retry a failed page up to N times.")
 @click.option("--project", metavar="NAME", help="Project that the group belongs to.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Add this label. Repeatable.")
-@click.option("--wait", is_flag=True, help="Wait until all jobs have ended; exit with 1 unless all succeeded.")
-@click.option(
-    "--wait-timeout",
-    "timeout_seconds",
-    type=DURATION,
-    metavar="D",
-    help="With --wait, stop waiting after this long, such as 30s, 10m or 2h.",
+@wait_option(
+    "Wait until all jobs have ended, and exit with 1 unless all succeeded; with a duration such as 10m, not longer."
 )
+@click.option("--wait-timeout", "timeout_seconds", type=DURATION, metavar="D", hidden=True)
 @api_options
 def add(
     urls: tuple[str, ...],
     seeds_file: str | None,
-    wait: bool,
+    wait_seconds: float | None,
     timeout_seconds: float | None,
     target: ApiTarget,
     as_json: bool,
@@ -87,18 +94,16 @@ def add(
 
     async def work(api: ApiClient) -> list[dict[str, Any]]:
         made = [group async for group in _created(api, seeds, common, is_told=not as_json)]
-        if not wait:
+        if not wait_seconds:
             return made
         clock = SystemClock()
-        ends_at = None if timeout_seconds is None else clock.monotonic() + timeout_seconds
-        return [
-            await _until_over(api, group, None if ends_at is None else ends_at - clock.monotonic()) for group in made
-        ]
+        ends_at = clock.monotonic() + min(wait_seconds, timeout_seconds or math.inf)
+        return [await _until_over(api, group, ends_at - clock.monotonic()) for group in made]
 
     groups = run_on(target, work, existing=False)
     for group in groups:
         print_answer(group, group["id"], as_json=as_json)
-    if not wait:
+    if not wait_seconds:
         return 0
     if not as_json:
         for group in groups:
@@ -124,10 +129,10 @@ async def _created(
         yield group
 
 
-@click.command(epilog="Example: shoal jobs results grp_… > results.jsonl")
-@click.argument("group_id", metavar="ID")
+@click.command(cls=Command, epilog="Example: shoal jobs results grp_… > results.jsonl")
+@id_argument("group_id")
 @click.option("--limit", type=click.IntRange(1, MOST), default=MOST, metavar="N", help="Show at most N.")
-@click.option("--cursor", metavar="C", help="Continue at this cursor: `next` of an earlier --json output.")
+@cursor_option
 @api_options
 def results(group_id: str, limit: int, cursor: str | None, target: ApiTarget, as_json: bool) -> None:
     """Print the results of a job group. One JSON object per line, in the order in which the jobs ended; with the id of
@@ -159,19 +164,20 @@ def results(group_id: str, limit: int, cursor: str | None, target: ApiTarget, as
         note("More results may follow: raise --limit, or run the command again when the jobs have ended.")
 
 
-@click.command()
+@click.command(cls=Command)
 @state_option(GroupState, "Show only groups in this state.")
 @limit_option()
+@cursor_option
 @api_options
-def groups(state: str | None, limit: int, target: ApiTarget, as_json: bool) -> None:
+def groups(state: str | None, limit: int, cursor: str | None, target: ApiTarget, as_json: bool) -> None:
     """List job groups, newest first."""
-    items, more = run_on(target, lambda api: api.list(GROUPS, limit, state=state))
+    items, more = run_on(target, lambda api: api.list(GROUPS, limit, state=state, cursor=cursor))
     columns: Columns = {"id": "id", "state": "state", "total": "total", "jobs": _counts, "created": "created_at"}
     print_list(items, more, columns, as_json=as_json, empty="No job groups.")
 
 
-@click.command("cancel-group")
-@click.argument("group_id", metavar="GROUP")
+@click.command("cancel-group", cls=Command)
+@id_argument("group_id", "GROUP")
 @api_options
 def cancel_group(group_id: str, target: ApiTarget, as_json: bool) -> None:
     """Cancel the jobs of a group that have not ended."""
@@ -182,7 +188,7 @@ def cancel_group(group_id: str, target: ApiTarget, as_json: bool) -> None:
 COMMANDS = (add, results, groups, cancel_group)
 
 
-async def _until_over(api: ApiClient, group: dict[str, Any], timeout_seconds: float | None) -> dict[str, Any]:
+async def _until_over(api: ApiClient, group: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
     clock = SystemClock()
     try:
         async with asyncio.timeout(timeout_seconds):
@@ -195,7 +201,7 @@ async def _until_over(api: ApiClient, group: dict[str, Any], timeout_seconds: fl
                     is_quiet = False
                     await _explain_wait(api, group["id"])
     except TimeoutError:
-        raise WaitTimedOut(f"The end of {group['id']}", max(0.0, timeout_seconds or 0.0)) from None
+        raise WaitTimedOut(f"{group['id']} did not end", max(0.0, timeout_seconds)) from None
     return group
 
 
@@ -207,7 +213,11 @@ async def _explain_wait(api: ApiClient, group_id: str) -> None:
 
 
 def _request_body(options: dict[str, Any]) -> dict[str, Any]:
-    config = {"js_required": options["js"] or None, "timeout_hint": options["timeout"], "proxy": options["proxy"]}
+    config = {
+        "js_required": options["render"] == "always" or None,
+        "timeout_hint": options["timeout"],
+        "proxy": options["proxy"],
+    }
     config["headers"] = dict(_header(text) for text in options["headers"]) or None
     body = {
         "crawl_config": {name: value for name, value in config.items() if value is not None} or None,

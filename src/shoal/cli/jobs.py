@@ -9,10 +9,12 @@ from shoal.base.errors import InvalidInput, UsageError
 from shoal.base.text import plural
 from shoal.cli import job_groups
 from shoal.cli.api_client import ApiTarget, at, run_on
+from shoal.cli.completion import id_argument
 from shoal.cli.options import DURATION
 from shoal.cli.output import (
     Columns,
     api_options,
+    cursor_option,
     facts_of,
     limit_option,
     print_answer,
@@ -50,7 +52,7 @@ for command in job_groups.COMMANDS:
 @click.option("--lane", metavar="LANE", help="Select jobs of this lane.")
 @click.option("--dead", is_flag=True, help="Select dead letters: jobs that failed or expired.")
 @limit_option()
-@click.option("--cursor", metavar="CURSOR", help="Continue a list at this cursor.")
+@cursor_option
 @api_options
 def list_jobs(limit: int, cursor: str | None, dead: bool, target: ApiTarget, as_json: bool, **which: Any) -> None:
     """List jobs, newest first."""
@@ -61,7 +63,7 @@ def list_jobs(limit: int, cursor: str | None, dead: bool, target: ApiTarget, as_
 
 
 @jobs.command()
-@click.argument("job_id", metavar="ID")
+@id_argument("job_id")
 @api_options
 def show(job_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show a job and the history of its leases."""
@@ -74,7 +76,7 @@ def _rows(job: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 @jobs.command(epilog="Example: shoal jobs retry --dead --kind page")
-@click.argument("job_id", metavar="[ID]", required=False)
+@id_argument("job_id", "[ID]", required=False)
 @click.option("--dead", is_flag=True, help="Retry all dead letters that match, instead of one job.")
 @_kind
 @_run
@@ -99,7 +101,7 @@ def retry(
 
 
 @jobs.command()
-@click.argument("job_id", metavar="ID")
+@id_argument("job_id")
 @api_options
 def cancel(job_id: str, target: ApiTarget, as_json: bool) -> None:
     """Cancel a job. A result that arrives later is rejected."""
@@ -137,17 +139,17 @@ def purge(
 
 @jobs.group(cls=CommandGroup)
 def quota() -> None:
-    """Limit how many jobs of a project, label or key run at once."""
+    """Limit concurrent jobs of a project, label or key."""
 
 
 @quota.command("set", epilog="Example: shoal jobs quota set project:acme 5")
 @click.argument("key", metavar="KEY")
-@click.argument("most", metavar="N", type=int)
+@click.argument("limit", metavar="N", type=int)
 @api_options
-def set_quota(key: str, most: int, target: ApiTarget, as_json: bool) -> None:
+def set_quota(key: str, limit: int, target: ApiTarget, as_json: bool) -> None:
     """Limit KEY to N running jobs. KEY is a quota key: project:NAME, label:NAME=VALUE or key:ANYTHING."""
-    found = run_on(target, lambda api: api.put(at(f"{QUOTAS}/{{}}", key), {"most": most}), existing=False)
-    print_answer(found, f"{key} is limited to {most} running jobs; {found['locked']} running now.", as_json=as_json)
+    found = run_on(target, lambda api: api.put(at(f"{QUOTAS}/{{}}", key), {"limit": limit}), existing=False)
+    print_answer(found, f"{key} is limited to {limit} running jobs; {found['locked']} running now.", as_json=as_json)
 
 
 @quota.command("ls")
@@ -155,7 +157,7 @@ def set_quota(key: str, most: int, target: ApiTarget, as_json: bool) -> None:
 def list_quotas(target: ApiTarget, as_json: bool) -> None:
     """List quotas with the number of running and parked jobs."""
     items, more = run_on(target, lambda api: api.list(QUOTAS, MOST))
-    columns: Columns = {"scope": "scope", "most": "most", "run": "locked", "wait": "parked"}
+    columns: Columns = {"scope": "scope", "limit": "limit", "run": "locked", "wait": "parked"}
     print_list(items, more, columns, as_json=as_json, hint="Not all are shown.")
 
 

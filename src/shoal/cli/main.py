@@ -17,6 +17,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words in (["--version"], ["-V"]):
             print(f"shoal {__version__}", flush=True)
             return 0
+        if instruction := os.environ.get("_SHOAL_COMPLETE"):
+            return _completions(instruction)
         return _command(words)
     except BrokenPipeError:
         return PIPE_CLOSED
@@ -32,6 +34,13 @@ def _command(words: list[str]) -> int:
     from shoal.cli.root import run
 
     return run(words)
+
+
+def _completions(instruction: str) -> int:
+    from shoal.cli.completion import complete
+
+    complete(instruction)
+    return 0
 
 
 def _have_streams() -> None:

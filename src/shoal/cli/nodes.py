@@ -12,10 +12,12 @@ from shoal.base.clock import SystemClock
 from shoal.base.errors import RESPONSES, NotFound, UsageError, WaitTimedOut
 from shoal.base.text import plural
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on
-from shoal.cli.options import DURATION_OR_ZERO
+from shoal.cli.completion import id_argument
+from shoal.cli.options import wait_option
 from shoal.cli.output import (
     Columns,
     api_options,
+    cursor_option,
     facts_of,
     limit_option,
     print_json,
@@ -35,7 +37,7 @@ NODE = f"{NODES}/{{}}"
 MOST = 10_000  # per list
 POLL_SECONDS = 0.25
 
-_id = click.argument("node_id", metavar="ID")
+_id = id_argument("node_id")
 _reason = click.option("--reason", metavar="TEXT", default="", help="Why, for logs and `shoal explain node`.")
 
 
@@ -47,10 +49,11 @@ def nodes() -> None:
 @nodes.command("ls")
 @state_option(NodeState, "Show only nodes in this state.")
 @limit_option(200, MOST)
+@cursor_option
 @api_options
-def list_nodes(state: str | None, limit: int, target: ApiTarget, as_json: bool) -> None:
+def list_nodes(state: str | None, limit: int, cursor: str | None, target: ApiTarget, as_json: bool) -> None:
     """List nodes with their health scores."""
-    items, more = run_on(target, lambda api: api.list(NODES, limit, state=state))
+    items, more = run_on(target, lambda api: api.list(NODES, limit, state=state, cursor=cursor))
     empty = "No nodes. A worker with GRPC_ANALYZER_ADDR connects to a controller with GRPC_ENABLED=true."
     print_list(items, more, LISTED, as_json=as_json, empty=empty)
 
@@ -85,16 +88,10 @@ class CommandOptions:
 def with_command_options(command: C) -> C:
     """Add the argument and the flags of every command for nodes, which gets them as `options`."""
 
-    @click.argument("node_id", metavar="[ID]", required=False)
+    @id_argument("node_id", "[ID]", required=False)
     @click.option("--all", "all_nodes", is_flag=True, help="Send it to every node that is not lost.")
-    @click.option(
-        "--wait",
-        "wait_seconds",
-        type=DURATION_OR_ZERO,
-        default="15s",
-        show_default=True,
-        metavar="D",
-        help="Wait this long for the acknowledgement; 0 does not wait.",
+    @wait_option(
+        "Wait this long for the acknowledgement; 0 does not wait.", bare="15s", default="15s", show_default=True
     )
     @api_options
     @wraps(command)
@@ -112,7 +109,8 @@ def with_command_options(command: C) -> C:
 @with_command_options
 @_reason
 def pause(options: CommandOptions, reason: str) -> int:
-    """Lease nothing more on a node; jobs in hand continue. Also applies after a restart."""
+    """Lease nothing more on a node; the jobs it holds continue. The pause also applies after a
+    restart."""
     return _send(options, {"command": "pause", "reason": reason})
 
 
@@ -127,7 +125,7 @@ def resume(options: CommandOptions) -> int:
 @with_command_options
 @_reason
 def drain(options: CommandOptions, reason: str) -> int:
-    """Hand back runs, finish page jobs, and lease nothing more. Also applies after a restart."""
+    """Return runs, finish page jobs, and lease nothing more. The drain also applies after a restart."""
     return _send(options, {"command": "drain", "reason": reason})
 
 
@@ -135,18 +133,18 @@ def drain(options: CommandOptions, reason: str) -> int:
 @with_command_options
 @_reason
 def restart_browser(options: CommandOptions, reason: str) -> int:
-    """Hand back rendered pages, then restart the browsers."""
+    """Requeue rendered pages, then restart the browsers."""
     return _send(options, {"command": "restart_browser", "reason": reason})
 
 
 @nodes.command("set", epilog="Example: shoal nodes set crawler-1 --max-concurrency 4 --rate-limit 20")
 @with_command_options
-@click.option("--max-concurrency", type=int, metavar="N", help="Run N crawls and analyses at once.")
-@click.option("--page-slots", type=int, metavar="N", help="Run N page jobs at once.")
+@click.option("--max-concurrency", type=int, metavar="N", help="Run N crawls and analyses at the same time.")
+@click.option("--page-slots", type=int, metavar="N", help="Run N page jobs at the same time.")
 @click.option("--rate-limit", type=float, metavar="N", help="Fetch at most N pages per second.")
 @click.option("--no-rate-limit", "unlimited_rate", is_flag=True, help="Remove the rate limit.")
 def set_limits(options: CommandOptions, unlimited_rate: bool, **limits: float | None) -> int:
-    """Change how much a node does at once, without a restart. Also applies after a restart."""
+    """Change the limits of a node without a restart. They also apply after a restart."""
     body: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
     body |= {"unlimited_rate": True} if unlimited_rate else {}
     if not body:

@@ -12,10 +12,12 @@ from shoal.base.clock import SystemClock
 from shoal.base.settings_loader import load
 from shoal.base.text import LONGEST, shorten
 from shoal.cli.output import json_option, print_json, print_table
-from shoal.cli.root import CommandGroup
+from shoal.cli.root import Command, CommandGroup
+
+store_option = click.option("--store", metavar="URL", help="Use this store; overrides DATABASE_URL.")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--listen", metavar="HOST:PORT", help="Listen on this address; overrides SHOAL_LISTEN.")
 @click.option(
     "--workers",
@@ -24,7 +26,7 @@ from shoal.cli.root import CommandGroup
     show_default=True,
     help="Number of workers to run in this process.",
 )
-@click.option("--store", metavar="URL", help="Use this store; overrides DATABASE_URL.")
+@store_option
 @click.option(
     "--first-token-file",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -39,8 +41,8 @@ def serve(listen: str | None, workers: int, store: str | None, first_token_file:
     uvloop.run(run(flags, workers, first_token_file))
 
 
-@click.command()
-@click.option("--store", metavar="URL", help="Use this store; overrides DATABASE_URL.")
+@click.command(cls=Command)
+@store_option
 def worker(store: str | None) -> None:
     """Run a worker: it executes crawls, analyses and page jobs in child processes. SIGTERM returns
     them to the queue and exits; a second one exits at once."""
@@ -49,7 +51,7 @@ def worker(store: str | None) -> None:
     uvloop.run(work({"DATABASE_URL": store}))
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--listen", metavar="HOST:PORT", help="Listen on this address; overrides SHOAL_RENDERER_LISTEN.")
 def renderer(listen: str | None) -> None:
     """Run the render service, which renders pages in Chromium for workers. SIGTERM stops it; clients retry their
@@ -88,21 +90,23 @@ def db() -> None:
 
 
 @db.command()
+@store_option
 @json_option
-def current(as_json: bool) -> None:
+def current(store: str | None, as_json: bool) -> None:
     """Show the schema version of the store. Also shows the version that this release of Shoal needs."""
-    asyncio.run(_report(upgrade=False, as_json=as_json))
+    asyncio.run(_report(store, upgrade=False, as_json=as_json))
 
 
 @db.command()
+@store_option
 @json_option
-def upgrade(as_json: bool) -> None:
+def upgrade(store: str | None, as_json: bool) -> None:
     """Upgrade the schema of the store to the version this Shoal needs."""
-    asyncio.run(_report(upgrade=True, as_json=as_json))
+    asyncio.run(_report(store, upgrade=True, as_json=as_json))
 
 
-async def _report(*, upgrade: bool, as_json: bool) -> None:
-    database = database_of(load().settings.database, SystemClock())
+async def _report(store: str | None, *, upgrade: bool, as_json: bool) -> None:
+    database = database_of(load({"DATABASE_URL": store}).settings.database, SystemClock())
     version = await (database.upgrade() if upgrade else database.current())
     wanted = wanted_version(database)
     if as_json:

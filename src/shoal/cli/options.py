@@ -3,6 +3,7 @@
 Help, choices and defaults come from `CrawlConfig`, which also validates the values. A new flag takes one line.
 """
 
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,8 @@ from shoal.base.errors import InvalidInput, ShoalError, UsageError
 from shoal.base.parsing import read_duration, read_pause, read_size, show_size
 from shoal.base.request_form import fields_of
 from shoal.base.text import shorten, visible
+from shoal.cli.completion import complete_id
+from shoal.cli.root import WaitOption
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.credentials import SECRET_FIELDS
 from shoal.crawl.lifecycle.change import CrawlChange
@@ -45,7 +48,7 @@ def table_flags(command: Command) -> Command:
     explode = click.option(
         "--explode",
         metavar="FIELD",
-        help="Write one row per item of this list in the data, such as reviews; none for a page without items.",
+        help="Write one row for each item of this list, such as `reviews`. A page without items gets no row.",
     )
     return fields(explode(command))
 
@@ -87,7 +90,14 @@ class DurationParam(click.ParamType[float]):
 
 
 DURATION = DurationParam()
-DURATION_OR_ZERO = DurationParam(read_delay)
+
+
+def wait_option(about: str, bare: str = "inf", **more: Any) -> Callable[[Command], Command]:
+    """Add `--wait`, alone or with a duration, as `wait_seconds`. `bare`: what it means alone."""
+    kind = DurationParam(lambda text: math.inf if text == "inf" else read_delay(text))
+    return click.option(
+        "--wait", "wait_seconds", cls=WaitOption, bare=bare, type=kind, metavar="[D]", help=about, **more
+    )
 
 
 def read_header(text: str) -> tuple[str, str]:
@@ -148,6 +158,7 @@ class CrawlFlag:
     read: Callable[[str], Any] | None = None
     form: str | None = None  # the expected syntax, for error messages
     at_once: bool = False  # one value sets the whole field, although it is a list or a table
+    otherwise: str | None = None  # the default, in words, of a field that has none of its own
 
     @property
     def kind(self) -> Any:
@@ -157,7 +168,8 @@ class CrawlFlag:
     @property
     def help(self) -> str:
         field = FIELDS[self.field]
-        default = "" if field.default in (None, False) or not field.default else f"  [default: {field.default}]"
+        shown = field.default or self.otherwise
+        default = f"  [default: {shown}]" if shown else ""
         again = "  Repeatable." if self.repeated else ""
         return f"{field.description}{again}{default}"
 
@@ -172,9 +184,22 @@ class CrawlFlag:
     def declared(self, command: Command) -> Command:
         if self.kind is bool:
             return click.option(self.name, self.field, is_flag=True, help=self.help)(command)
+        return self._option(self.help)(command)
+
+    def changed(self, command: Command) -> Command:
+        """Declare the flag on a command that changes the option."""
+        again = "  Repeatable." if self.repeated else ""
+        return self._option(CHANGEABLE[self.field].description + again)(command)
+
+    def _option(self, about: str) -> Callable[[Command], Command]:
+        complete = complete_id if self.metavar == "ID" else self._complete_choice
         metavar = self.choices or self.metavar
-        option = click.option(self.name, self.field, multiple=self.repeated, metavar=metavar, help=self.help)
-        return option(command)
+        return click.option(
+            self.name, self.field, multiple=self.repeated, metavar=metavar, help=about, shell_complete=complete
+        )
+
+    def _complete_choice(self, context: click.Context, param: click.Parameter, written: str) -> list[str]:
+        return [choice for choice in get_args(self.kind) if choice.startswith(written)] if self.choices else []
 
     def value(self, given: Any) -> Any:
         """Convert the given text to the value of the field."""
@@ -201,35 +226,36 @@ class CrawlFlag:
             raise InvalidInput(self.name, problem, f"write {self.form}") from None
 
 
+NO_LIMIT, BY_SPEED = "no limit", "that of --speed"
 PROMISED = (
     CrawlFlag("--depth", "depth", "N", lambda text: None if text == NONE else text),
-    CrawlFlag("--max-pages", "max_pages", "N"),
-    CrawlFlag("--max-bytes", "max_bytes", "SIZE", read_size, "a size such as 500MB or 2GiB"),
-    CrawlFlag("--max-time", "max_seconds", "D", read_seconds, DURATION_FORM),
-    CrawlFlag("--max-pages-per-host", "max_pages_per_host", "N"),
+    CrawlFlag("--max-pages", "max_pages", "N", otherwise=NO_LIMIT),
+    CrawlFlag("--max-bytes", "max_bytes", "SIZE", read_size, "a size such as 500MB or 2GiB", otherwise=NO_LIMIT),
+    CrawlFlag("--max-time", "max_seconds", "D", read_seconds, DURATION_FORM, otherwise=NO_LIMIT),
+    CrawlFlag("--max-pages-per-host", "max_pages_per_host", "N", otherwise=NO_LIMIT),
     CrawlFlag("--scope", "scope"),
-    CrawlFlag("--include", "include", "RE"),
-    CrawlFlag("--exclude", "exclude", "RE"),
+    CrawlFlag("--include", "include", "RE", otherwise="all URLs in scope"),
+    CrawlFlag("--exclude", "exclude", "RE", otherwise="none"),
     CrawlFlag("--sort-query", "sort_query"),
     CrawlFlag("--drop-param", "drop_params", "NAME"),
     CrawlFlag("--keep-param", "keep_params", "NAME"),
     CrawlFlag("--speed", "speed"),
-    CrawlFlag("--concurrency", "concurrency", "N"),
-    CrawlFlag("--processes", "workers", "N"),
-    CrawlFlag("--delay", "delay_seconds", "D", read_delay, DURATION_FORM),
+    CrawlFlag("--concurrency", "concurrency", "N", otherwise=BY_SPEED),
+    CrawlFlag("--workers", "workers", "N"),
+    CrawlFlag("--delay", "delay_seconds", "D", read_delay, DURATION_FORM, otherwise=BY_SPEED),
     CrawlFlag("--render", "render"),
     CrawlFlag("--wait-for", "wait_for", "[RE -> ]CSS"),
     CrawlFlag("--scroll", "scroll"),
     CrawlFlag("--click", "click", "CSS"),
     CrawlFlag("--robots", "robots"),
     CrawlFlag("--sitemap", "sitemap"),
-    CrawlFlag("--user-agent", "user_agent", "S"),
+    CrawlFlag("--user-agent", "user_agent", "S", otherwise="SHOAL_USER_AGENT"),
     CrawlFlag("--header", "headers", "H", read_header, "it as NAME: VALUE"),
-    CrawlFlag("--proxy", "proxy", "URL"),
+    CrawlFlag("--proxy", "proxy", "URL", otherwise="none"),
     CrawlFlag("--rules", "rules", "FILE", read_rules_file, "the path of a TOML or JSON file", at_once=True),
     CrawlFlag("--hook", "hooks", "NAME", read_hook),
     CrawlFlag("--keep-bodies", "keep_bodies"),
-    CrawlFlag("--since", "recrawl_of", "ID"),
+    CrawlFlag("--recrawl-of", "recrawl_of", "ID"),
 )
 FLAGS = {flag.field: flag for flag in PROMISED if flag.field in FIELDS}
 PRIORITY = CrawlFlag("--priority", "priority", "N")
@@ -239,18 +265,57 @@ ADDED = FLAGS | {
     for flag in (
         CrawlFlag("--hook", "hooks", "NAME"),  # looked up where the crawl runs
         CrawlFlag("--links", "links"),
-        CrawlFlag("--workers", "workers", "N"),
         CrawlFlag("--project", "project", "NAME"),
         CrawlFlag("--label", "labels", "K=V", read_label, "it as name=value"),
         PRIORITY,
     )
 }
 
+SECTIONS: Mapping[str, Sequence[str]] = {
+    "Scope": (
+        *("seeds_file", "site", "scope", "depth", "include", "exclude", "sitemap", "recrawl_of"),
+        *("sort_query", "drop_params", "keep_params"),
+    ),
+    "Limits": ("max_pages", "max_bytes", "max_seconds", "max_pages_per_host"),
+    "Politeness": ("speed", "concurrency", "delay_seconds", "robots", "user_agent"),
+    "Content": ("headers", "proxy", "render", "wait_for", "scroll", "click", "rules", "hooks", "keep_bodies"),
+    "Schedule": ("frequency", "cron", "timezone", "max_retry", "more"),
+    "Audit": ("gate", "baseline", "annotations", "commit", "commit_context"),
+    "Output": (
+        *("output", "links", "fields", "explode", "screenshots", "quiet", "as_json"),
+        *(f"{form}_report" for form in ("html", "json", "junit", "sarif", "markdown")),
+    ),
+    "Crawl": (
+        "crawl_id",
+        "resume",
+        "workers",
+        "project",
+        "labels",
+        "priority",
+        "priority_base",
+        "hold",
+        "wait_seconds",
+    ),
+    "Store": ("store", "server", "token", "token_file"),
+}
+"""The groups of options in the help of commands that crawl."""
+
+
+js_flag = click.option("--js", "render", flag_value="always", hidden=True)
+"""Another name of `--render always`."""
+
 
 def crawl_flags(command: Command) -> Command:
     """Add all crawl flags, in the order of the table."""
     for flag in reversed(FLAGS.values()):
         command = flag.declared(command)
+    return js_flag(command)
+
+
+def fetch_flags(command: Command) -> Command:
+    """Add the flags that say how a page is fetched."""
+    for field in ("proxy", "headers", "user_agent", "robots", "click", "scroll", "wait_for", "render"):
+        command = FLAGS[field].declared(command)
     return command
 
 
@@ -258,15 +323,13 @@ def add_flags(command: Command) -> Command:
     """Add the flags of a crawl that runs on workers."""
     for flag in reversed(ADDED.values()):
         command = flag.declared(command)
-    return command
+    return js_flag(command)
 
 
 def change_flags(command: Command) -> Command:
     """Add the flags for options that can be changed while a crawl runs."""
     for flag in reversed(CHANGES.values()):
-        again = "  Repeatable." if flag.repeated else ""
-        about, metavar = CHANGEABLE[flag.field].description + again, flag.choices or flag.metavar
-        command = click.option(flag.name, flag.field, multiple=flag.repeated, metavar=metavar, help=about)(command)
+        command = flag.changed(command)
     return command
 
 

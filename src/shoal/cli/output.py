@@ -8,6 +8,7 @@ from dataclasses import asdict, is_dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
+from unicodedata import category, east_asian_width
 
 import click
 
@@ -35,6 +36,11 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 def api_options(command: C) -> C:
     """Add the flags of commands that call the API and can print what it returned."""
     return with_api_target(json_option(command))
+
+
+cursor_option = click.option(
+    "--cursor", metavar="CURSOR", help="Continue a list: pass `next` from the previous --json output."
+)
 
 
 def limit_option(default: int = 50, most: int = 1000) -> Callable[[C], C]:
@@ -143,12 +149,12 @@ def _aligned(line: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _width(text: str) -> int:
-    """Return the display width of a text; some characters take two columns, but are rare in tables."""
+    """Return the display width of a text: wide characters take two columns, combining and invisible ones none."""
     if text.isascii():
         return len(text)
-    from rich.cells import cell_len
-
-    return cell_len(text)
+    return sum(
+        0 if category(char) in ("Mn", "Me", "Cf") else 2 if east_asian_width(char) in "WF" else 1 for char in text
+    )
 
 
 HERE = ApiTarget()
@@ -175,6 +181,7 @@ def summary(status: CrawlStatus, elapsed_seconds: float | None = None, target: A
         "bytes": counts.bytes,
         "not_modified": counts.not_modified,
         "bytes_saved": counts.bytes_saved,
+        "stayed_empty": counts.stayed_empty,
         "duration_seconds": round(seconds, 3),
         "pages_per_second": round(counts.pages / seconds, 1) if seconds else 0.0,
         "depth_reached": counts.depth_reached,
@@ -197,33 +204,34 @@ def _failed_seed(seed: FailedSeed) -> dict[str, Any]:
 
 def rows_of(status: CrawlStatus, totals: dict[str, Any], outputs: Sequence[str]) -> list[tuple[str, str]]:
     """Return the summary as table rows."""
-    reason = status.crawl.state_reason
+    reason, counts = status.crawl.state_reason, status.counts
     why = f" ({as_called(reason_text(reason))})" if reason else ""
     rows = [
         ("Crawl", status.crawl.id),
         ("State", status.crawl.state.value + why),
         ("Pages", f"{totals['pages']:,}"),
-        *([("Records", records_in_words(status.counts))] if status.counts.unanswered else []),
+        *([("Records", records_in_words(counts))] if counts.unanswered else []),
         *(
             [("Responses", responses)]
             if (responses := str(in_classes(totals["responses"], totals["not_modified"])))
             else []
         ),
         ("Errors", f"{totals['errors']:,}"),
+        *([("Stayed empty", plural(counts.stayed_empty, "rendered page"))] if counts.stayed_empty else []),
         *([("Seeds", f"none returned a page: {status.why_no_seed}")] if status.failed_seeds else []),
         *([("Seeds", failed)] if (failed := status.which_seeds_failed) else []),
         ("Skipped", _skipped(totals["skipped"])),
         *(("Cut off", what) for what in totals["cut_off"]),
         ("Received", in_bytes(totals["bytes"])),
-        ("Took", _took(totals, status.counts.walked.total_seconds())),
+        ("Took", _took(totals, counts.walked.total_seconds())),
         ("Depth", found_at(totals["depth_reached"])),
     ]
     if totals["not_modified"]:
         saved = in_bytes(totals["bytes_saved"])
         place = [name for name, _ in rows].index("Took")
         rows.insert(place, ("Unchanged", f"{totals['not_modified']:,}, saving {saved}"))
-    if status.counts.queued and reason not in BUDGETS:
-        rows.append(("Not crawled", f"{plural(status.counts.queued, 'URL')} still queued"))
+    if counts.queued and reason not in BUDGETS:
+        rows.append(("Not crawled", f"{plural(counts.queued, 'URL')} still queued"))
     return rows + [("Output", place) for place in outputs]
 
 
@@ -285,7 +293,7 @@ def print_rows(rows: Sequence[tuple[str, str]], *, to_stdout: bool) -> None:
 def found_at(depth: int) -> str:
     """Describe the depth of a crawl: not clicks from a seed, because the first path to a page may not be the shortest
     one, or may begin at a sitemap."""
-    return f"{depth} (on the path found first; a sitemap entry is at 1)"
+    return f"{depth} (links on the first path found; sitemap entries count as 1)"
 
 
 def in_bytes(count: int) -> str:

@@ -1,7 +1,8 @@
 """`shoal policies`: manage recurring crawls."""
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,13 @@ import orjson
 from shoal.base.errors import BadConfig, InvalidInput, ShoalError, UsageError
 from shoal.base.text import plural
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
-from shoal.cli.options import read_file, read_rules_file, with_urls_named
+from shoal.cli.completion import id_argument
+from shoal.cli.options import SECTIONS, read_file, read_rules_file, with_urls_named
 from shoal.cli.output import (
     Columns,
     api_options,
+    cursor_option,
+    facts_of,
     limit_option,
     print_answer,
     print_json,
@@ -38,11 +42,12 @@ FLAGS = {
     "priority_base": "--priority",
     "labels": "--label",
     "rule_set": "--rules",
+    "max_retry": "--retries",
 }
 LONGEST_CELL = 200  # characters of data in a table
 KINDS = {".csv": "text/csv", ".jsonl": "application/x-ndjson"}
 
-_id = click.argument("policy_id", metavar="ID")
+_id = id_argument("policy_id")
 
 
 @click.group(cls=CommandGroup)
@@ -62,6 +67,7 @@ def _fields(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Add this label. Repeatable."),
         click.option("--project", metavar="NAME", help="Project that the policy belongs to."),
         click.option("--rules", metavar="FILE", help="Rule set with the data to extract from the page."),
+        click.option("--retries", "max_retry", type=int, metavar="N", help="Retry a failed run up to N times."),
         click.option(
             "--set", "more", multiple=True, metavar="FIELD=JSON", help="Set any other field, as NAME=VALUE. Repeatable."
         ),
@@ -71,7 +77,10 @@ def _fields(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@policies.command(epilog="Example: shoal policies add https://shop.example/item/17 --frequency 6h --label team=prices")
+@policies.command(
+    sections=SECTIONS,
+    epilog="Example: shoal policies add https://shop.example/item/17 --frequency 6h --label team=prices",
+)
 @click.argument("urls", nargs=-1, metavar="[URL]")
 @seeds_option
 @click.option("--site", is_flag=True, help="Crawl the whole site from these URLs, instead of one page.")
@@ -147,7 +156,7 @@ def change(policy_id: str, target: ApiTarget, as_json: bool, **given: Any) -> No
 @click.option("--project", metavar="NAME", help="Select policies of this project.")
 @click.option("--enabled/--disabled", default=None, help="Show only enabled, or only disabled policies.")
 @limit_option()
-@click.option("--cursor", metavar="CURSOR", help="Continue a list at this cursor.")
+@cursor_option
 @api_options
 def list_policies(
     project: str | None, enabled: bool | None, limit: int, cursor: str | None, target: ApiTarget, as_json: bool
@@ -164,13 +173,16 @@ def list_policies(
 @api_options
 def show(policy_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show a policy and its next run."""
-    print_object(run_on(target, lambda api: api.get(at(POLICY, policy_id))), as_json=as_json)
+    policy = run_on(target, lambda api: api.get(at(POLICY, policy_id)))
+    print_object(
+        policy, as_json=as_json, rows=partial(facts_of, without=("max_retry", "rule_set"))
+    )  # as their other names
 
 
 @policies.command(epilog="Example: shoal policies results pol_01hr2v8k3m4n5p6q --limit 1")
 @_id
 @limit_option(20)
-@click.option("--cursor", metavar="CURSOR", help="Continue a list at this cursor.")
+@cursor_option
 @api_options
 def results(policy_id: str, limit: int, cursor: str | None, target: ApiTarget, as_json: bool) -> None:
     """List the results of a policy, newest first."""
@@ -255,6 +267,33 @@ def disable(policy_id: str, target: ApiTarget, as_json: bool) -> None:
     _turn(target, policy_id, "disable", as_json)
 
 
+@policies.command(epilog="Example: shoal policies boost --label team=prices --boost 30 --lasts 6h")
+@click.option("--url", metavar="URL", help="Change the priority of this URL.")
+@click.option("--label", metavar="NAME=VALUE", help="Change the priority of the policies with this label.")
+@click.option("--boost", type=float, required=True, metavar="N", help="Points to add; negative to lower the priority.")
+@click.option("--lasts", metavar="D", help="End the change after this long, such as 6h.  [default: 24h]")
+@api_options
+def boost(target: ApiTarget, as_json: bool, **given: Any) -> None:
+    """Raise or lower the priority of a URL or a label for a while. Jobs that exist keep theirs."""
+    form = {name: value for name, value in given.items() if value is not None}
+    if ("url" in form) == ("label" in form):
+        raise UsageError("A boost is for a URL or for a label", "give either --url or --label")
+    try:
+        made = run_on(target, lambda api: api.post("/api/v1/signals", form), existing=False)
+    except InvalidInput as error:
+        raise error.called(lambda field: f"--{field}") from None
+    words = f"{made['subject']} has {made['boost']:+g} points until {to_the_second(made['until'])}."
+    print_answer(made, words, as_json=as_json)
+
+
+@policies.command("priority-rules")
+@api_options
+def list_priority_rules(target: ApiTarget, as_json: bool) -> None:
+    """List the rules that set the priority of jobs. SHOAL_PRIORITY_RULES replaces them."""
+    items = run_on(target, lambda api: api.get("/api/v1/priority-rules"), existing=False)["items"]
+    print_list(items, None, {name: name for name in ("fact", "per", "limit")}, as_json=as_json)
+
+
 @policies.command()
 @_id
 @api_options
@@ -282,8 +321,9 @@ def take_in(file: Path, skip_bad: bool, target: ApiTarget, as_json: bool) -> Non
             f"{file}", f"has {least}{plural(len(problems), 'invalid line')}", "correct the lines, or use --skip-bad"
         )
     bad = "skip" if skip_bad else "refuse"
-    with _spinner("Storing"):
-        report = run_on(target, lambda api: api.upload(f"{POLICIES}/import", lines, kind, bad=bad), existing=False)
+    if sys.stderr.isatty():
+        note("Storing …")
+    report = run_on(target, lambda api: api.upload(f"{POLICIES}/import", lines, kind, bad=bad), existing=False)
     if as_json:
         print_json(report)
         return
@@ -297,7 +337,7 @@ def take_in(file: Path, skip_bad: bool, target: ApiTarget, as_json: bool) -> Non
 @click.option("--project", metavar="NAME", help="Select policies of this project.")
 @with_api_target
 def export(file: Path, project: str | None, target: ApiTarget) -> None:
-    """Write all policies to a .csv or .jsonl file that `import` can read."""
+    """Write all policies to a .csv or .jsonl file for `import`."""
     kind = "csv" if _kind_of(file) == KINDS[".csv"] else "jsonl"
     try:
         out = PartFile(str(file))
@@ -359,25 +399,15 @@ def _look_through(lines: bytes, kind: str) -> list[tuple[int, str]]:
     is sent."""
     from io import StringIO
 
-    from rich.console import Console
-    from rich.progress import track
-
     from shoal.plan.importer import MAX_BAD
     from shoal.plan.policy_file import read_csv, read_json_lines
 
     text = StringIO(lines.decode("utf-8-sig", "surrogateescape"), newline="")
     rows = read_csv(text) if kind == KINDS[".csv"] else read_json_lines(text)
-    console = Console(stderr=True)
-    bar = track(rows, "Reading", lines.count(b"\n"), console=console, disable=not console.is_terminal)
-    return list(islice(((row.line, row.problem) for row in bar if row.problem), MAX_BAD))
-
-
-def _spinner(word: str) -> AbstractContextManager[object]:
-    """Show a spinner while waiting, on a terminal."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    return console.status(word) if console.is_terminal else nullcontext()
+    with click.progressbar(
+        rows, lines.count(b"\n"), "Reading", file=sys.stderr, hidden=not sys.stderr.isatty(), update_min_steps=1000
+    ) as bar:
+        return list(islice(((row.line, row.problem) for row in bar if row.problem), MAX_BAD))
 
 
 def _print_invalid(problems: Iterable[tuple[int, str]]) -> None:

@@ -20,6 +20,7 @@ from shoal.base.parsing import is_loopback
 from shoal.base.settings import Settings, Speed
 from shoal.base.text import plural, redact_url, shorten
 from shoal.base.url import hostname
+from shoal.cli.live_line import LiveLine
 from shoal.cli.output import in_time
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.engine.engine import NEXT_URL
@@ -309,33 +310,22 @@ class NoScreen:
         return
 
 
-class LiveLine:
-    """A line at the bottom of a terminal that is updated in place and removed at the end."""
+class LiveScreen:
+    """Shows the progress in a live line at the bottom of a terminal."""
 
     period_seconds = DRAW_SECONDS
 
     def __init__(self) -> None:
-        from rich.console import Console
-        from rich.live import Live
-        from rich.spinner import Spinner
-
-        self._spinner = Spinner("dots")
-        self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
-        self._live.start()
+        self._line = LiveLine(sys.stderr)
 
     def show(self, snapshot: ProgressSnapshot) -> None:
-        from rich.text import Text
-
-        first, mark, rest = " · ".join(snapshot.words()).partition(" ")
-        dots = str(self._spinner.render(self._live.console.get_time()))
-        line = Text.assemble(dots, " ", (first, "bold"), mark, rest, no_wrap=True, overflow="ellipsis")
-        self._live.update(line, refresh=True)
+        self._line.show(" · ".join(snapshot.words()))
 
     def say(self, text: str) -> None:
         note(text)
 
     def close(self) -> None:
-        self._live.stop()
+        self._line.close()
 
 
 def screen(*, quiet: bool = False) -> Screen:
@@ -343,5 +333,5 @@ def screen(*, quiet: bool = False) -> Screen:
     if quiet:
         return NoScreen()
     if sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
-        return LiveLine()
+        return LiveScreen()
     return PlainLines()

@@ -9,7 +9,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -18,6 +18,7 @@ import click
 
 from shoal import __version__
 from shoal.base.errors import BackendUnavailable, BadConfig, ShoalError, StorageFull, UsageError
+from shoal.base.extras import Extra, is_installed, require
 from shoal.base.machine import NO_SPACE
 from shoal.base.text import clean, nearest, shorten
 
@@ -46,25 +47,44 @@ MIN_TYPO_LENGTH, LONG_WORD = 6, 8  # letters
 
 @dataclass(frozen=True, slots=True)
 class LazyCommands:
-    """The location of a command, and its line in `shoal --help`."""
+    """The location of a command, its line in `shoal --help`, and the extra without which it cannot be imported."""
 
     where: str
     description: str
+    extra: Extra | None = None
 
     def load(self) -> click.Command:
+        if self.extra is not None and not is_installed(self.extra):
+            return _without_extra(self.extra, self.description)
         module, _, name = self.where.partition(":")
         command = getattr(import_module(module), name)
         assert isinstance(command, click.Command)
         return command
 
 
+def _without_extra(extra: Extra, description: str) -> click.Command:
+    """Return a command that accepts all arguments and says what it needs."""
+
+    @click.command(help=description, context_settings={"ignore_unknown_options": True})
+    @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="...")
+    @click.pass_context
+    def command(context: click.Context, words: Sequence[str]) -> None:
+        require(extra, f"`{context.command_path}`")
+
+    return command
+
+
 COMMANDS: dict[str, LazyCommands] = {
     "crawl": LazyCommands("shoal.cli.crawl:crawl", "Crawl a site in this process."),
-    "audit": LazyCommands("shoal.cli.audit:audit", "Crawl a site and report what is wrong with it."),
-    "serve": LazyCommands("shoal.cli.operate:serve", "Run the controller: REST API, console and background chores."),
-    "worker": LazyCommands("shoal.cli.operate:worker", "Run a worker that executes jobs from the store."),
+    "fetch": LazyCommands("shoal.cli.fetch:fetch", "Fetch one page, and print its content."),
+    "shell": LazyCommands("shoal.cli.fetch:shell", "Open a Python prompt with a page."),
+    "audit": LazyCommands("shoal.cli.audit:audit", "Crawl a site and report what is wrong with it.", "audit"),
+    "serve": LazyCommands(
+        "shoal.cli.operate:serve", "Run the controller: REST API, console and background chores.", "server"
+    ),
+    "worker": LazyCommands("shoal.cli.operate:worker", "Run a worker that executes jobs from the store.", "server"),
     "bot": LazyCommands("shoal.cli.bot:bot", "Run a bot that pulls page jobs from a server."),
-    "renderer": LazyCommands("shoal.cli.operate:renderer", "Run the render service: Chromium for workers."),
+    "renderer": LazyCommands("shoal.cli.operate:renderer", "Run the render service: Chromium for workers.", "server"),
     "crawls": LazyCommands("shoal.cli.crawls:crawls", "Start, list and manage crawls."),
     "jobs": LazyCommands("shoal.cli.jobs:jobs", "Create page jobs for single URLs; list and manage jobs."),
     "nodes": LazyCommands("shoal.cli.nodes:nodes", "List nodes, and pause, drain or resize them."),
@@ -77,20 +97,102 @@ COMMANDS: dict[str, LazyCommands] = {
     "policies": LazyCommands("shoal.cli.policies:policies", "Schedule recurring crawls of pages and sites."),
     "webhooks": LazyCommands("shoal.cli.webhooks:webhooks", "Send events to HTTP endpoints."),
     "tokens": LazyCommands("shoal.cli.tokens:tokens", "Create, list and revoke API tokens; show the audit log."),
+    "gates": LazyCommands("shoal.cli.gates:gates", "Store the rules that a crawl must meet."),
+    "events": LazyCommands("shoal.cli.events:events", "List events, or follow them."),
+    "stats": LazyCommands("shoal.cli.events:stats", "Show jobs per hour, back-pressure and bots."),
     "db": LazyCommands("shoal.cli.operate:db", "Show or upgrade the schema of the store."),
     "config": LazyCommands("shoal.cli.operate:config", "Show the effective settings and their sources."),
-    "demo": LazyCommands("shoal.cli.demo:demo", "Crawl a built-in demo site and show it in the console."),
+    "demo": LazyCommands("shoal.cli.demo:demo", "Crawl a built-in demo site and show it in the console.", "server"),
+    "completion": LazyCommands("shoal.cli.completion:completion", "Print a completion script for bash, zsh or fish."),
 }
+
+OTHER_NAMES: Mapping[str, str] = {
+    "after": "cursor",
+    "delay-seconds": "delay",
+    "max-retry": "retries",
+    "max-seconds": "max-time",
+    "most": "limit",
+    "processes": "workers",
+    "rule-set": "rules",
+    "since": "recrawl-of",
+    "add": "create",
+    "create": "add",
+}
+"""Names of options and commands in the API, in the library and in earlier versions. They are accepted wherever the
+option or command exists and the name means nothing else; `Form.other_names` has those of requests."""
+
+
+class Command(click.Command):
+    """A command that accepts the other names of its options, and groups its options in its help. `sections` has the
+    parameters of each group by its title; those that it does not name come last."""
+
+    def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]] | None = None, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._sections = sections or {}
+
+    def make_context(self, *args: Any, **more: Any) -> click.Context:
+        return super().make_context(*args, **{"token_normalize_func": self._name_of} | more)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        for param in self.params:
+            if isinstance(param, WaitOption):
+                args = param.with_value(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx  # click does not set it for an option without its value
+            raise
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        records = {option.name: record for option in options if (record := option.get_help_record(ctx))}
+        for title, names in self._sections.items():
+            rows = [records.pop(name) for name in names if name in records]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+        if records:
+            with formatter.section("Options"):
+                formatter.write_dl(list(records.values()))
+
+    def _name_of(self, name: str) -> str:
+        own = {flag.lstrip("-") for param in self.params for flag in param.opts}
+        other = OTHER_NAMES.get(name, name)
+        return other if other in own and name not in own else name  # an error quotes what was written
+
+
+class WaitOption(click.Option):
+    """`--wait`, with or without a duration. Nothing but a duration is its value, so that arguments may follow it."""
+
+    DURATION = re.compile(r"inf|[0-9.]+ *[a-z]*")
+
+    def __init__(self, *args: Any, bare: str, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._bare = bare
+
+    def with_value(self, args: Sequence[str]) -> list[str]:
+        """Return the arguments with a value for the option wherever it has none."""
+        end = list(args).index("--") if "--" in args else len(args)
+        following = [*args[1:end], ""]
+        return [
+            f"{word}={self._bare}" if word in self.opts and not self.DURATION.fullmatch(following[place]) else word
+            for place, word in enumerate(args[:end])
+        ] + list(args[end:])
 
 
 class CommandGroup(click.Group):
-    """A group that suggests the nearest command for an unknown one."""
+    """A group that accepts the other names of its commands, and suggests the nearest one for an unknown name."""
+
+    command_class = Command
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return self.commands.get(cmd_name) or self.commands.get(OTHER_NAMES.get(cmd_name, ""))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if not name.startswith("-") and name not in self.list_commands(ctx):
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
             path = ctx.command_path
             raise UsageError(f'"{path} {shorten(name)}" is not a command', _hint(name, path, self.list_commands(ctx)))
         return super().resolve_command(ctx, args)

@@ -1,10 +1,10 @@
 """`shoal rules`: test a rule set on a page fetched as in a crawl, or run it on the stored bodies of a crawl."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import orjson
@@ -15,7 +15,8 @@ from shoal.base.errors import InvalidInput, NotFound, NothingCrawled
 from shoal.base.settings_loader import load
 from shoal.base.text import plural
 from shoal.cli.api_client import settings_of_store
-from shoal.cli.options import FLAGS, flag_of, given_values, may_overwrite, read_rules_file, table_flags
+from shoal.cli.completion import id_argument
+from shoal.cli.options import FLAGS, fetch_flags, flag_of, given_values, may_overwrite, read_rules_file, table_flags
 from shoal.cli.output import json_option, print_json, print_rows
 from shoal.cli.root import CommandGroup
 from shoal.crawl.crawl import Crawl, CrawlConfig
@@ -95,16 +96,7 @@ def _has_content(status: int | None) -> bool:
     return status is not None and (200 <= status < 300 or status == NOT_MODIFIED)
 
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 INVALID = 1
-HOW_TO_FETCH = ("render", "wait_for", "scroll", "click", "robots", "user_agent", "headers", "proxy", "hooks")
-
-
-def fetch_flags(command: Command) -> Command:
-    for field in reversed(HOW_TO_FETCH):
-        command = FLAGS[field].declared(command)
-    return command
 
 
 @click.group(cls=CommandGroup)
@@ -116,6 +108,7 @@ def rules() -> None:
 @click.argument("file", metavar="FILE")
 @click.argument("url", metavar="URL")
 @fetch_flags
+@FLAGS["hooks"].declared
 @json_option
 def test(file: str, url: str, as_json: bool, **options: Any) -> int:
     """Fetch URL and print what the rule set in FILE extracts. Exit code 1: a required field is missing."""
@@ -134,7 +127,7 @@ def test(file: str, url: str, as_json: bool, **options: Any) -> int:
 
 @rules.command()
 @click.argument("file", metavar="FILE")
-@click.argument("crawl_id", metavar="CRAWL")
+@id_argument("crawl_id", "CRAWL")
 @click.option(
     "-o",
     "--output",

@@ -7,9 +7,11 @@ import click
 from shoal.access.token import ROLES, TokenScope
 from shoal.base.text import visible
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on
+from shoal.cli.completion import id_argument
 from shoal.cli.output import (
     Columns,
     api_options,
+    cursor_option,
     limit_option,
     print_answer,
     print_json,
@@ -86,15 +88,16 @@ def create(
 
 @tokens.command("ls")
 @limit_option()
+@cursor_option
 @api_options
-def list_tokens(limit: int, target: ApiTarget, as_json: bool) -> None:
+def list_tokens(limit: int, cursor: str | None, target: ApiTarget, as_json: bool) -> None:
     """List tokens, newest first, including revoked and expired ones."""
-    items, more = run_on(target, lambda api: api.list(TOKENS, limit))
+    items, more = run_on(target, lambda api: api.list(TOKENS, limit, cursor=cursor))
     print_list(items, more, LISTED, as_json=as_json, empty="No tokens.")
 
 
 @tokens.command()
-@click.argument("token_id", metavar="ID")
+@id_argument("token_id")
 @api_options
 def show(token_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show a token's name, scopes and use; never the token itself."""
@@ -102,7 +105,7 @@ def show(token_id: str, target: ApiTarget, as_json: bool) -> None:
 
 
 @tokens.command()
-@click.argument("token_id", metavar="ID")
+@id_argument("token_id")
 @click.option("--yes", is_flag=True, help="Revoke it even if it is the last valid admin token.")
 @api_options
 def revoke(token_id: str, yes: bool, target: ApiTarget, as_json: bool) -> None:
@@ -114,14 +117,11 @@ def revoke(token_id: str, yes: bool, target: ApiTarget, as_json: bool) -> None:
 @tokens.command()
 @click.option("--subject", metavar="ID", help="Show only actions on this token, crawl or job.")
 @limit_option()
+@cursor_option
 @api_options
-def log(subject: str | None, limit: int, target: ApiTarget, as_json: bool) -> None:
+def log(subject: str | None, limit: int, cursor: str | None, target: ApiTarget, as_json: bool) -> None:
     """Show the audit log of administrative actions, newest first."""
-
-    async def look(api: ApiClient) -> tuple[list[Any], str | None]:
-        return await api.list("/api/v1/audit-log", limit, subject=subject)
-
-    items, more = run_on(target, look)
+    items, more = run_on(target, lambda api: api.list("/api/v1/audit-log", limit, subject=subject, cursor=cursor))
     print_list(items, more, LOGGED, as_json=as_json, empty="The audit log has no such entries.")
 
 

@@ -7,8 +7,10 @@ import click
 from shoal.base.errors import UsageError
 from shoal.base.text import plural
 from shoal.cli.api_client import ApiTarget, at, run_on
+from shoal.cli.completion import id_argument
 from shoal.cli.output import (
     api_options,
+    cursor_option,
     facts_of,
     limit_option,
     print_answer,
@@ -26,7 +28,7 @@ WEBHOOKS = "/api/v1/webhooks"
 WEBHOOK = f"{WEBHOOKS}/{{}}"
 NOT_ACCEPTED = 1  # exit code
 
-_id = click.argument("webhook_id", metavar="ID")
+_id = id_argument("webhook_id")
 
 
 @click.group(cls=CommandGroup)
@@ -110,11 +112,14 @@ def test(webhook_id: str, target: ApiTarget, as_json: bool) -> int:
 @_id
 @state_option(DeliveryState, "Show only deliveries in this state.")
 @limit_option()
+@cursor_option
 @api_options
-def deliveries(webhook_id: str, state: str | None, limit: int, target: ApiTarget, as_json: bool) -> None:
+def deliveries(
+    webhook_id: str, state: str | None, limit: int, cursor: str | None, target: ApiTarget, as_json: bool
+) -> None:
     """List deliveries, newest first."""
     path = at(f"{WEBHOOK}/deliveries", webhook_id)
-    items, more = run_on(target, lambda api: api.list(path, limit, state=state))
+    items, more = run_on(target, lambda api: api.list(path, limit, state=state, cursor=cursor))
     columns = ("event_id", "event_type", "state", "attempts", "status", "next_at", "error")
     print_list(items, more, {name.replace("_", " "): name for name in columns}, as_json=as_json)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 class _CallableModule(ModuleType):
     def __call__(self, *seeds: str, **options: Any) -> Any:
-        return import_module("shoal.library").crawl(*seeds, **options)
+        return import_module("shoal.library.crawl_run").crawl(*seeds, **options)
 
 
 sys.modules[__name__].__class__ = _CallableModule

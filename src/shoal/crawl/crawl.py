@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 import xxhash
@@ -11,8 +12,9 @@ from msgspec import Meta, Struct, field
 
 from shoal.base.forge_commit import ForgeCommit
 from shoal.base.ids import CrawlId
+from shoal.base.parsing import read_duration, read_pause, read_span
 from shoal.base.query_params import SESSION, TRACKING, read_name
-from shoal.base.request_form import Form, describe, matching
+from shoal.base.request_form import Form, OtherName, describe, matching
 from shoal.base.settings import Speed
 from shoal.base.text import shorten
 from shoal.base.url import DEFAULT_RULES, UrlRules
@@ -92,8 +94,20 @@ def usable_rules(rules: dict[str, Any] | None) -> dict[str, Any] | None:
     return rules
 
 
+def duration_in_seconds(value: Any, read: Callable[[object], timedelta] = read_duration) -> Any:
+    """Return the seconds of a duration such as `30m`; anything but text unchanged."""
+    return read_span(value, read).total_seconds() if isinstance(value, str) else value
+
+
+def render_of(js: Any) -> Any:
+    """Return the value of `render` for one of `js`."""
+    if not isinstance(js, bool):
+        raise ValueError(f"cannot be {shorten(js)!r}; give true or false")
+    return "always" if js else "never"
+
+
 DEPTH = (
-    "Maximum number of links between a seed and a page; null, on the command line none, is no limit. "
+    "Maximum number of links between a seed and a page; null (on the command line: none) removes the limit. "
     "Default: no limit, 3 with the scopes domain and any."
 )
 WIDE_DEPTH = 3  # with a scope that the sites of others are in
@@ -223,11 +237,15 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     unquoted = SECRET_FIELDS
     raw = frozenset({"seeds"})  # validated one by one; errors name the index
-    also_called = {
+    other_names = {
         "since": "recrawl_of",
-        "max_time": "max_seconds",
-        "delay": "delay_seconds",
+        "max_time": OtherName("max_seconds", duration_in_seconds),
+        "delay": OtherName("delay_seconds", partial(duration_in_seconds, read=read_pause)),
         "processes": "workers",
+        "rule_set": "rules",
+        "js": OtherName("render", render_of),
+    }
+    also_called = {
         "url": "seeds",
         "urls": "seeds",
         "start_urls": "seeds",
@@ -235,7 +253,6 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "limit": "max_pages",
         "wait": "wait_for",
         "screenshot": "render",
-        "js": "render",
         "javascript": "render",
         "max_concurrency": "concurrency",
     }
@@ -304,6 +321,7 @@ class Counts(Struct, frozen=True):
     bytes: int = 0
     not_modified: int = 0  # answered 304
     bytes_saved: int = 0  # bytes that 304 responses saved
+    stayed_empty: int = 0  # rendered pages without links and with hardly any words
     depth_reached: int = 0
     walked: timedelta = timedelta(0)  # wall-clock time of work: time shared by several walkers counts once
     skipped: dict[str, int] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from shoal.base.url import Url, UrlRefusal, canonical, hostname
 from shoal.egress import AddressRule, Proxy
 from shoal.egress.address import literal
 from shoal.egress.exchange import hidden_headers
-from shoal.web.cookies import LONGEST, Cookie, is_public_suffix
+from shoal.web.crawl_headers import LONGEST, Cookie, is_public_suffix
 
 SECRET_FIELDS: Final = frozenset({"headers", "cookies", "proxy"})
 """Options whose values appear neither in responses nor in error messages."""

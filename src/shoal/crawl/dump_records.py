@@ -72,7 +72,9 @@ RANGES = {
     "chk": (-BIGGEST_INT - 1, BIGGEST_INT),
     "asked": (0, 2 * BIGGEST + 1),
     "seconds": (0, BIGGEST_INT),
-    **dict.fromkeys(("opened", "settled", "pages", "errors", "not_modified", "bytes_saved"), (0, BIGGEST)),
+    **dict.fromkeys(
+        ("opened", "settled", "pages", "errors", "not_modified", "bytes_saved", "stayed_empty"), (0, BIGGEST)
+    ),
 }
 """The numbers of pages, sitemaps, traps, redirects and counts that every store can hold and every export can write."""
 LONGEST_TEXT = 10_000

@@ -189,14 +189,15 @@ def left_in_quarantine(crawl_id: str, state: CrawlState, urls: int, command: Cal
 
 
 def counts_text(counts: Counts) -> str:
-    """Describe pages and errors, with the response classes unless all were 2xx."""
+    """Describe pages and errors, with the response classes of the pages unless all were 2xx."""
     return str(_counts(counts.pages, counts.errors, counts.responses, counts.not_modified))
 
 
 def _counts(pages: int, errors: int, responses: Mapping[ResponseClass, int] | None, not_modified: int) -> Sentence:
     shown = Sentence(message("{count} page"), {"count": pages}, message("{count} pages"))
-    if responses is not None and responses["2xx"] != sum(responses.values()):
-        classes = in_words(responses, not_modified)
+    answered: dict[ResponseClass, int] = {**(responses or {}), "none": 0}  # no response is an error, not a page
+    if responses is not None and responses["2xx"] != sum(answered.values()):
+        classes = in_words(answered, not_modified)
         shown = joined([shown, Sentence("({classes})", {"classes": classes})])
     return joined([shown, Sentence(message("{count} error"), {"count": errors}, message("{count} errors"))], ", ")
 

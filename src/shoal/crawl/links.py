@@ -10,15 +10,17 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from shoal.base.clock import Clock, SystemClock
 from shoal.base.database import Database, Tx
 from shoal.base.errors import NotFound
 from shoal.base.url import Canonicalizer, Url, UrlRefusal
 from shoal.crawl.crawl import Crawl
+from shoal.crawl.frontier.admin_store import FrontierAdminStore, Key
+from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import key_of
-from shoal.extract.encoding import with_encoded_queries
-from shoal.extract.links import unpack_links
-from shoal.extract.page import forbids_following
+from shoal.extract.links import resolve_links, unpack_links
 from shoal.pages.export.output import ExportFilter
 from shoal.pages.links import LinkFlag, pack_key, unpack
 from shoal.pages.page import Page
@@ -75,6 +77,7 @@ class LinkFilter:
     target: Url | None = None
     kind: str | None = None
     status: ExportFilter = field(default_factory=lambda: ExportFilter(()))
+    skipped: Fate | None = None  # why the target was not requested
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +92,18 @@ class FoundLinks:
 class CrawlLinks:
     """Reads the links of one crawl, in the order in which its pages were stored."""
 
-    def __init__(self, database: Database, crawl: Crawl, max_url_length: int, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        crawl: Crawl,
+        max_url_length: int,
+        clock: Clock | None = None,
+        frontier: FrontierAdminStore | None = None,
+    ) -> None:
+        """`frontier`: that of the crawl, for the filter by why targets were skipped."""
         self._database = database
         self._store = PageStore()
+        self._frontier = frontier
         self._crawl = crawl
         self._clock = clock or SystemClock()
         self._urls = Canonicalizer(crawl.config.url_rules(max_url_length))
@@ -179,32 +191,46 @@ class CrawlLinks:
     async def _links_of(self, pages: list[tuple[int, Page]], wanted: LinkFilter) -> list[tuple[int, list[Link]]]:
         """Return the matching links of each page; in a thread, because a page may have thousands."""
         read = await asyncio.to_thread(lambda: [(number, self._read(page, wanted)) for number, page in pages])
-        await self._learn({key for _, links in read for key, _ in links})
+        await self._learn({key for _, links in read for (key, _), _ in links})
+        if wanted.skipped is not None:
+            read = await self._skipped(read, wanted.skipped)
         return await asyncio.to_thread(lambda: [(number, self._judged(links, wanted)) for number, links in read])
 
-    def _read(self, page: Page, wanted: LinkFilter) -> list[tuple[int, Link]]:
+    def _read(self, page: Page, wanted: LinkFilter) -> list[tuple[Key, Link]]:
         """Return the links of a page, each with the key of its target, before their statuses are known."""
-        final = self._urls.canonical(page.final_url or page.url)
-        if page.outlinks is None or isinstance(final, UrlRefusal):
+        if page.outlinks is None:
             return []
-        written = unpack_links(page.outlinks)
-        chosen = [link for link in written.links if wanted.kind is None or link.kind == wanted.kind]
-        hrefs = with_encoded_queries([link.url for link in chosen], page.encoding)
-        targets = self._urls.resolve(self._urls.base(final, written.base), hrefs)
-        closed, seed = bool(page.robots and forbids_following(page.robots)), self._crawl.key_seed
-        found = []
-        for link, target in zip(chosen, targets, strict=True):
-            if isinstance(target, UrlRefusal) or (wanted.target is not None and target != wanted.target):
-                continue
-            nofollow = closed or "nofollow" in link.rel.lower().split()
-            row = Link(Url(page.url), target, link.text, link.rel, nofollow, link.kind, None, None)
-            found.append((key_of(target, seed)[0], row))
-        return found
+        written, source, seed = unpack_links(page.outlinks), Url(page.url), self._crawl.key_seed
+        if wanted.kind is not None:
+            written = replace(written, links=[link for link in written.links if link.kind == wanted.kind])
+        links = resolve_links(
+            written,
+            page.final_url or page.url,
+            self._urls,
+            page.encoding,
+            page.robots,
+            refused=wanted.skipped is not None,
+        )
+        return [
+            (key_of(one.url, seed), Link(source, one.url, one.text, one.rel, one.nofollow, one.kind, None, None))
+            for one in links
+            if wanted.target is None or one.url == wanted.target
+        ]
 
-    def _judged(self, links: list[tuple[int, Link]], wanted: LinkFilter) -> list[Link]:
+    async def _skipped(
+        self, pages: list[tuple[int, list[tuple[Key, Link]]]], why: Fate
+    ) -> list[tuple[int, list[tuple[Key, Link]]]]:
+        """Leave out links whose target was not skipped for this reason."""
+        assert self._frontier is not None, "it is given where links are filtered by why they were skipped"
+        frontier, crawl = self._frontier, self._crawl.number
+        keys = sorted({key for _, links in pages for key, _ in links if key[0] not in self._statuses})
+        fates = await self._database.read(lambda tx: frontier.fates_of(tx, crawl, keys))
+        return [(number, [one for one in links if fates.get(one[0]) is why]) for number, links in pages]
+
+    def _judged(self, links: list[tuple[Key, Link]], wanted: LinkFilter) -> list[Link]:
         """Add the statuses of the targets; leave out links whose target has no wanted one."""
         found = []
-        for key, link in links:
+        for (key, _), link in links:
             known = self._statuses.get(key, UNKNOWN)
             if wanted.status.words and not wanted.status.accepts((known.status, *known.hops), known.error_code):
                 continue
@@ -233,15 +259,15 @@ class CrawlLinks:
     ) -> FoundLinks:
         """Search the keys of targets that every crawl stores for links to one URL."""
         until, found, number = self._clock.monotonic() + seconds, list[Link](), after.number
-        key, crawl = key_of(target, self._crawl.key_seed)[0], self._crawl.number
-        await self._learn({key})
+        key, crawl = key_of(target, self._crawl.key_seed), self._crawl.number
+        await self._learn({key[0]})
         is_complete = wanted.kind is not None  # kinds are not stored
         while not is_complete and len(found) < limit and self._clock.monotonic() <= until:
             start = number
             blobs = await self._database.read(
                 lambda tx: self._store.links_after(tx, crawl, start, BLOBS)  # noqa: B023 - awaited at once
             )
-            hits = (await asyncio.to_thread(_links_to, key, blobs))[: limit - len(found)]
+            hits = (await asyncio.to_thread(_links_to, key[0], blobs))[: limit - len(found)]
             urls = await self._database.read(
                 lambda tx: self._store.urls_of(tx, crawl, [source for _, source, _ in hits])  # noqa: B023 - awaited at once
             )

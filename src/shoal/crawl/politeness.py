@@ -7,6 +7,7 @@ from typing import Final
 
 from shoal.base.database import Database
 from shoal.base.settings import Settings
+from shoal.crawl.crawl import Crawl
 from shoal.crawl.engine.engine_factory import window_and_rate
 from shoal.crawl.frontier.admin_store import CrawlHost, FrontierAdminStore
 from shoal.crawl.journal import MOST_AT_ONCE
@@ -94,10 +95,19 @@ class Politeness:
             is_cut=len(hosts) > most,
         )
 
+    async def robots_rules(self, crawl: Crawl, most: int = MOST_HOSTS) -> dict[str, Rules]:
+        """Return what the robots.txt of each host of a crawl says now, by the origin of the host."""
+        hosts = await self._database.read(lambda tx: self._frontiers.of(crawl).hosts(tx, crawl.number, most))
+        agent = crawl.config.user_agent or self._settings.egress.user_agent
+        return {host.origin: rules for host in hosts if (rules := self._rules(host, agent)) is not None}
+
+    def _rules(self, host: CrawlHost, agent: str) -> Rules | None:
+        if host.robots is None or host.robots.state is not RobotsState.FOUND:
+            return None
+        return Rules(host.robots, agent, self._settings.hosts.longest_crawl_delay)
+
     def _host(self, host: CrawlHost, agent: str | None, worked: float, own: float, holds: HostHolds) -> HostReceipt:
-        rules = None
-        if agent is not None and host.robots is not None and host.robots.state is RobotsState.FOUND:
-            rules = Rules(host.robots, agent, self._settings.hosts.longest_crawl_delay)
+        rules = None if agent is None else self._rules(host, agent)
         return HostReceipt(
             host=host,
             requests_per_second=host.pages / worked if worked else None,

@@ -39,7 +39,7 @@ from shoal.queue.job import Fence
 
 RESPONSES: dict[ResponseClass, str] = {kind: f"responses_{kind}" for kind in CLASSES}
 """The column of each response class."""
-SUMS = ("opened", "settled", "pages", "errors", "bytes", "not_modified", "bytes_saved", "depth_reached")
+SUMS = ("opened", "settled", "pages", "errors", "bytes", "not_modified", "bytes_saved", "stayed_empty", "depth_reached")
 
 T = TypeVar("T")
 
@@ -210,6 +210,7 @@ class CrawlStore:
             "bytes": counts.bytes,
             "not_modified": counts.not_modified,
             "bytes_saved": counts.bytes_saved,
+            "stayed_empty": counts.stayed_empty,
             "depth": counts.depth_reached,
             "walked": span(counts.walked),
             **{RESPONSES[kind]: more for kind, more in counts.responses.items()},

@@ -48,7 +48,7 @@ UPDATE crawl SET config = :config, named = :named WHERE id = :id RETURNING *;
 SELECT coalesce(sum(opened), 0) AS opened, coalesce(sum(settled), 0) AS settled, coalesce(sum(pages), 0) AS pages,
        coalesce(sum(errors), 0) AS errors, coalesce(sum(bytes), 0) AS bytes, coalesce(max(depth_reached), 0) AS depth_reached,
        coalesce(sum(walked), 0) AS walked, coalesce(sum(not_modified), 0) AS not_modified,
-       coalesce(sum(bytes_saved), 0) AS bytes_saved,
+       coalesce(sum(bytes_saved), 0) AS bytes_saved, coalesce(sum(stayed_empty), 0) AS stayed_empty,
        coalesce(sum(responses_2xx), 0) AS responses_2xx, coalesce(sum(responses_3xx), 0) AS responses_3xx,
        coalesce(sum(responses_4xx), 0) AS responses_4xx, coalesce(sum(responses_5xx), 0) AS responses_5xx,
        coalesce(sum(responses_none), 0) AS responses_none
@@ -75,10 +75,10 @@ GROUP BY reason ORDER BY reason;
 -- name: add_counts
 -- Raise the counters of one walker.
 INSERT INTO crawl_counter (crawl, holder, opened, settled, pages, errors, bytes, not_modified, bytes_saved,
-                           depth_reached, walked,
+                           stayed_empty, depth_reached, walked,
                            responses_2xx, responses_3xx, responses_4xx, responses_5xx, responses_none)
-VALUES (:crawl, :holder, :opened, :settled, :pages, :errors, :bytes, :not_modified, :bytes_saved, :depth, :walked,
-        :responses_2xx, :responses_3xx, :responses_4xx, :responses_5xx, :responses_none)
+VALUES (:crawl, :holder, :opened, :settled, :pages, :errors, :bytes, :not_modified, :bytes_saved, :stayed_empty,
+        :depth, :walked, :responses_2xx, :responses_3xx, :responses_4xx, :responses_5xx, :responses_none)
 ON CONFLICT (crawl, holder) DO UPDATE SET
     opened = crawl_counter.opened + excluded.opened,
     settled = crawl_counter.settled + excluded.settled,
@@ -87,6 +87,7 @@ ON CONFLICT (crawl, holder) DO UPDATE SET
     bytes = crawl_counter.bytes + excluded.bytes,
     not_modified = crawl_counter.not_modified + excluded.not_modified,
     bytes_saved = crawl_counter.bytes_saved + excluded.bytes_saved,
+    stayed_empty = crawl_counter.stayed_empty + excluded.stayed_empty,
     walked = crawl_counter.walked + excluded.walked,
     responses_2xx = crawl_counter.responses_2xx + excluded.responses_2xx,
     responses_3xx = crawl_counter.responses_3xx + excluded.responses_3xx,

@@ -35,7 +35,7 @@ LIMIT :limit;
 SELECT crawl, coalesce(sum(opened), 0) AS opened, coalesce(sum(settled), 0) AS settled, coalesce(sum(pages), 0) AS pages,
        coalesce(sum(errors), 0) AS errors, coalesce(sum(bytes), 0) AS bytes, coalesce(max(depth_reached), 0) AS depth_reached,
        coalesce(sum(walked), 0) AS walked, coalesce(sum(not_modified), 0) AS not_modified,
-       coalesce(sum(bytes_saved), 0) AS bytes_saved,
+       coalesce(sum(bytes_saved), 0) AS bytes_saved, coalesce(sum(stayed_empty), 0) AS stayed_empty,
        coalesce(sum(responses_2xx), 0) AS responses_2xx, coalesce(sum(responses_3xx), 0) AS responses_3xx,
        coalesce(sum(responses_4xx), 0) AS responses_4xx, coalesce(sum(responses_5xx), 0) AS responses_5xx,
        coalesce(sum(responses_none), 0) AS responses_none

@@ -46,11 +46,11 @@ class Egress:
         from shoal.egress.curl_handle import TransportOptions
         from shoal.egress.transport import Transport
 
-        self._rule = rule
+        self.rule = rule
         self.limits = limits
         self._clock = clock or SystemClock()
         self._resolver = resolver or Resolver(self._clock, timeout=limits.connect_timeout)
-        self._proxy = proxy
+        self.proxy = proxy
         self._routes: dict[str, Route] = {}
         self._waiting: set[Exchange] = set()
         self._is_closed = False
@@ -129,18 +129,18 @@ class Egress:
             self._resolver.resolve(host, then)
 
     def _judge_target(self, exchange: "Exchange", host: str, port: int, answer: Answer) -> None:
-        refusal = self._objection(self._rule, host, port, answer)
+        refusal = self._objection(self.rule, host, port, answer)
         if refusal is not None:
             self._reject(exchange, refusal)
         elif not isinstance(answer, Failure):
             addresses = answer[:_MOST_ADDRESSES]
             pins = [] if literal(host) else [pin(host, port, addresses)]
             expires_at = self._clock.monotonic() + _ROUTE_SECONDS
-            route = Route(host, port, addresses, self._rule, expires_at, pins)
-            if self._proxy is None:
+            route = Route(host, port, addresses, self.rule, expires_at, pins)
+            if self.proxy is None:
                 self._depart(exchange, route)
             else:
-                self._locate(self._proxy.host, partial(self._judge_proxy, exchange, self._proxy, route))
+                self._locate(self.proxy.host, partial(self._judge_proxy, exchange, self.proxy, route))
 
     def _judge_proxy(self, exchange: "Exchange", proxy: Proxy, target: Route, answer: Answer) -> None:
         refusal = self._objection(proxy.rule, proxy.host, proxy.port, answer)

@@ -1,16 +1,18 @@
-"""Extract the links of a page with their texts, and pack them for storage: URLs as written, in document order.
+"""Extract the links of a page with their texts, as written, in document order; pack them for storage, and resolve them.
 
 Bounded in number and length; never raises, whatever the page is.
 """
 
 import zlib
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from turbohtml import Document, Element
 
 from shoal.base.text import encodable
-from shoal.extract.page import LONGEST_URL, refresh_target
+from shoal.base.url import Canonicalizer, Url, UrlRefusal
+from shoal.extract.encoding import with_encoded_queries
+from shoal.extract.page import LONGEST_URL, forbids_following, refresh_target
 
 LARGEST: Final = 100_000_000  # bytes of packed links, decompressed: more than the limits below allow
 MOST: Final = 10_000  # links of one page
@@ -45,6 +47,18 @@ class WrittenLinks(msgspec.Struct, frozen=True):
     is_cut: bool = False
 
 
+class Link(NamedTuple):
+    """A link of a page. `text` is the alternative text of an image, and the language of an hreflang. `kind` is `a`,
+    `area`, `canonical`, `hreflang`, `img`, `script`, `style`, `iframe`, `form` and so on. `nofollow`: by its `rel`, or
+    by the page's robots directives."""
+
+    url: Url
+    text: str
+    rel: str
+    nofollow: bool
+    kind: str
+
+
 class _Columns(msgspec.Struct, array_like=True):
     """Links as stored: column by column, which compresses better. Fields may be added at the end."""
 
@@ -71,6 +85,36 @@ def read_links(document: Document) -> WrittenLinks:
                 return WrittenLinks(_base(document), links, is_cut=True)
             links.append(link)
     return WrittenLinks(_base(document), links)
+
+
+def resolve_links(
+    written: WrittenLinks,
+    page: str,
+    urls: Canonicalizer,
+    encoding: str | None,
+    robots: str | None,
+    *,
+    refused: bool = False,
+) -> list[Link]:
+    """Return the links of the page at a URL, without those that lead to no URL that can be crawled; with `refused`,
+    these have the URL that the page has. `encoding`: of the page. `robots`: its directives."""
+    final = urls.canonical(page)
+    if isinstance(final, UrlRefusal):
+        return []
+    hrefs = with_encoded_queries([link.url for link in written.links], encoding)
+    targets = urls.resolve(urls.base(final, written.base), hrefs)
+    closed = bool(robots and forbids_following(robots))
+    return [
+        Link(
+            Url(link.url) if isinstance(target, UrlRefusal) else target,
+            link.text,
+            link.rel,
+            closed or "nofollow" in link.rel.lower().split(),
+            link.kind,
+        )
+        for link, target in zip(written.links, targets, strict=True)
+        if refused or not isinstance(target, UrlRefusal)
+    ]
 
 
 def pack_links(found: WrittenLinks) -> bytes:

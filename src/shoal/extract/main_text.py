@@ -17,6 +17,7 @@ from typing import Any, Final
 from ada_url import join_url
 from turbohtml import Document, Element, Markdown, Node, Text
 
+from shoal.base.extras import is_installed
 from shoal.extract.text_match import reduced
 from shoal.extract.tidy import tidy
 from shoal.extract.tree import Source, parse
@@ -59,13 +60,14 @@ _MARKDOWN: Final = Markdown(
 
 @dataclass(frozen=True, slots=True)
 class MainText:
-    """The main text of a page; `date` is as written."""
+    """The main text of a page; `date` is as written. `is_cut`: the page or its text is longer than the limits."""
 
     text: str
     markdown: str
     title: str | None = None
     author: str | None = None
     date: str | None = None
+    is_cut: bool = False
 
 
 def main_text(source: Source, *, fast: bool = False) -> MainText:
@@ -82,12 +84,15 @@ def main_text(source: Source, *, fast: bool = False) -> MainText:
         element = _better(document, len(article.text)) or article.element
         if element is not None:
             _remove_menus(element)
+    text = "" if element is None else element.to_text()
+    markdown = "" if element is None else element.to_markdown(_MARKDOWN)
     return MainText(
-        "" if element is None else element.to_text()[:LONGEST].strip(),
-        "" if element is None else element.to_markdown(_MARKDOWN)[:LONGEST].strip(),
+        text[:LONGEST].strip(),
+        markdown[:LONGEST].strip(),
         _line(article.title),
         _line(article.byline),
         _line(article.date),
+        is_cut=len(source.text) > LONGEST_PAGE or max(len(text), len(markdown)) > LONGEST,
     )
 
 
@@ -104,10 +109,7 @@ def _found_by_trafilatura(html: str) -> str:
 
 @cache
 def _trafilatura() -> Any:
-    try:
-        return import_module("trafilatura")
-    except ImportError:
-        return None
+    return import_module("trafilatura") if is_installed("content") else None
 
 
 def _better(document: Document, chosen: int) -> Element | None:

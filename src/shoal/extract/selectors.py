@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import turbohtml
-from turbohtml import Node, XPath
+from turbohtml import Document, Element, Node, XPath
 
 if TYPE_CHECKING:
     from re2 import _Regexp as Regex
@@ -137,12 +137,25 @@ _NOTHING: Final = turbohtml.parse("")
 _OPERATORS: Final = frozenset({"and", "or", "div", "mod"})
 
 
-def check_css(selector: str) -> None:
-    """Validate a selector; the `ValueError` states the problem and, after a semicolon, the fix."""
+def search_css(document: Document, selector: str) -> list[Element]:
+    """Return the elements that a selector matches, however long it takes; raise `ValueError` as `check_css` does."""
     try:
-        _NOTHING.select(selector)
+        return document.select(selector)
     except ValueError as error:
         raise ValueError(f"is not a CSS selector ({_reason(error)}); correct it") from None
+
+
+def search_xpath(document: Document, expression: str) -> Any:
+    """Return what an expression selects, however long it takes; raise `ValueError` as `check_xpath` does."""
+    try:
+        return XPath(expression)(document)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"is not an XPath expression ({_reason(error)}); correct it") from None
+
+
+def check_css(selector: str) -> None:
+    """Validate a selector; the `ValueError` states the problem and, after a semicolon, the fix."""
+    search_css(_NOTHING, selector)
     bare = _LITERAL.sub("''", selector)
     if _ESCAPED_NAME.search(bare):
         raise ValueError("has a pseudo-class written with a backslash; write it without escapes")
@@ -195,10 +208,7 @@ def check_xpath(expression: str) -> None:
         raise ValueError(
             "searches below an ancestor, which is too slow; compare attributes of the ancestor, or use `each`"
         )
-    try:
-        XPath(expression)(_NOTHING)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"is not an XPath expression ({_reason(error)}); correct it") from None
+    search_xpath(_NOTHING, expression)
 
 
 def _check_predicates(bare: str) -> None:

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from shoal.extract.encoding import decode
+from shoal.extract.flags import PageFlag
 
 if TYPE_CHECKING:
     from turbohtml import Document
@@ -77,10 +78,24 @@ class Source:
         self.is_rendered = is_rendered  # the body is the document after its scripts have run
         self.data: dict[str, Any] = {}  # the data extracted so far
 
-    @cached_property
+    @property
     def text(self) -> str:
         """Return the decoded body."""
-        return decode(self.body, self.content_type)[0]
+        return self._decoded[0]
+
+    @property
+    def encoding(self) -> str:
+        """Return the WHATWG name of the body's encoding."""
+        return self._decoded[1]
+
+    @property
+    def is_cut(self) -> bool:
+        """Return whether text or tree cover only the first part of the body."""
+        return PageFlag.PARSE_LIMIT in self._decoded[2] or self.text.count("<") > MAX_TAGS
+
+    @cached_property
+    def _decoded(self) -> tuple[str, str, PageFlag]:
+        return decode(self.body, self.content_type)
 
     @cached_property
     def document(self) -> "Document":

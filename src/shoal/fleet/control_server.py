@@ -209,7 +209,7 @@ class ControlService(CrawlerControlServicer):
             async with asyncio.timeout(FIRST_MESSAGE_SECONDS):
                 update = await self._read(context)
         except TimeoutError:
-            raise WaitTimedOut("the first message of a node", FIRST_MESSAGE_SECONDS) from None
+            raise WaitTimedOut("the node sent no message", FIRST_MESSAGE_SECONDS) from None
         if update is None:
             raise InvalidInput("the first message", "is missing", "send a status to register")
         return update

@@ -18,7 +18,7 @@ from shoal.base.service import PassResult
 from shoal.base.signals import Signal, Signals
 from shoal.fleet.node import DispatchCandidate, DispatchDecision
 from shoal.fleet.view import FleetView, JobClass, NodeSlots, class_of
-from shoal.queue.job import RUN_KINDS, SHARED_LANE, NewJob, Offer, node_lane
+from shoal.queue.job import RUN_KINDS, SCRAPES, SHARED_LANE, NewJob, Offer, node_lane
 
 KINDS = frozenset({*RUN_KINDS, "page"})
 SHARED_QUEUE = "shared_queue"  # the target of a job that went to no node
@@ -76,7 +76,8 @@ class Dispatcher:
 
 
 def _is_dispatched(job: NewJob) -> bool:
-    return job.lane == SHARED_LANE and job.not_before is None and job.kind in KINDS
+    """Return whether a node is chosen for a job. A scrape goes to whichever worker is free first."""
+    return job.lane == SHARED_LANE and job.not_before is None and job.kind in KINDS and job.capability not in SCRAPES
 
 
 class _Table:

@@ -12,8 +12,8 @@ from shoal.fleet.states import NodeState
 from shoal.fleet.view import CLASSES, MOST_RECONNECTS, FleetView, NodeSlots
 
 FLAPPING = message(
-    "It connected more than {count} times within a minute. It takes jobs from the shared lane, and gets its own again "
-    "once it stays connected."
+    "It connected more than {count} times within a minute. It takes jobs from the shared lane, and gets its own lane "
+    "again once it stays connected."
 )
 LOST = message("It has sent no heartbeat for {silent}. The jobs of its lane are in the shared one.")
 DISCONNECTED = message("Its session broke off. It gets jobs again as soon as it reconnects.")

@@ -7,8 +7,8 @@ from shoal.base.text import message
 
 class NodeState(StrEnum):
     CONNECTED = "connected"  # leases jobs
-    PAUSED = "paused"  # leases nothing; jobs in hand continue
-    DRAINING = "draining"  # leases nothing; runs are handed back, page jobs finish
+    PAUSED = "paused"  # leases nothing; the jobs it holds continue
+    DRAINING = "draining"  # leases nothing; runs return to the queue, page jobs finish
     DRAINED = "drained"  # leases nothing and holds nothing
     LOST = "lost"  # missed three heartbeats: its lane was returned
 

@@ -314,6 +314,14 @@ class AllowAll(RobotsRules):
         return
 
 
+def objection(rules: Rules | None, url: Url) -> Failure:
+    """Return why a URL that its robots.txt forbids, or whose robots.txt is unreachable, must not be fetched."""
+    if rules is not None and rules.reachable:
+        return Failure("robots_denied", f"The robots.txt of {origin(url)} forbids {url}.", retryable=False, url=url)
+    why = NO_ROBOTS if rules is None else f"{NO_ROBOTS} {rules.why_none}".rstrip()
+    return Failure("robots_unreachable", why, retryable=True, url=url)
+
+
 def _record(outcome: Outcome) -> RobotsRecord:
     if isinstance(outcome, Failure):
         # Redirects that lead nowhere count as a response: there is no file (RFC 9309, 2.3.1.2).

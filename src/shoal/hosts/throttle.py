@@ -183,6 +183,11 @@ class ThrottleTracker:
         """Record that the store had the host on hold: its next response shows whether it has recovered."""
         self._streak(host)
 
+    @property
+    def has_updates(self) -> bool:
+        """Return whether there is something to store."""
+        return bool(self._updates)
+
     def updates(self) -> dict[int, HostUpdate]:
         """Return the updates to store; `learn` confirms them, `forget` queues them again."""
         self._sent, self._updates = self._updates, {}

@@ -5,6 +5,7 @@ If a job may not be fetched after it was leased, because its host asks us to wai
 returned to its lane until its host may be requested again.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -16,13 +17,13 @@ from shoal.base.database import Database, Tx
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import Url, origin
 from shoal.egress import Cancellable, Failure
-from shoal.hosts.robots_cache import RobotsAnswer, RobotsRules
+from shoal.hosts.robots_cache import RobotsAnswer, RobotsRules, objection
 from shoal.hosts.store import HostStore
 from shoal.hosts.throttle import HostUpdate, ThrottleTracker, emit_holds
 from shoal.page_jobs.ingest import Ingest, IngestResult
 from shoal.page_jobs.leasing import NOWHERE, PageLeases, PageTask, PutOff
 from shoal.page_jobs.result import ResultDelivery
-from shoal.page_jobs.runner import NotRendered, PageJobRunner, failed, no_proxy, objection
+from shoal.page_jobs.runner import NotRendered, PageJobRunner, failed, no_proxy
 from shoal.page_jobs.spec import KIND, PageWork
 from shoal.pages.page import PagesSettled, status_class
 from shoal.queue.job import HTTP, SHARED_LANE, LeaseRequest
@@ -133,19 +134,26 @@ class PageJobExecutor:
             return None
         self._pages[status_class(fetched.status)] += 1
         self._bytes[status_class(fetched.status)] += fetched.bytes
-        if self._runner.renders(task.work):
-            return self._render(task, task.work, fetched)
+        if task.work.formats or self._runner.renders(task.work, fetched):
+            return self._finish(task, task.work, fetched)
         return ResultDelivery(task.lease.fence, self._runner.result(task.work, fetched))
 
-    async def _render(self, task: PageTask, work: PageWork, fetched: Fetched) -> Outcome:
+    async def _finish(self, task: PageTask, work: PageWork, fetched: Fetched) -> Outcome:
+        """Render the page if it needs it, and return its result; that of a scrape has its content."""
         assert task.fetcher is not None
+        screenshot = None
         try:
-            await self._runner.render(work, task.fetcher, task.at, fetched)
+            if self._runner.renders(work, fetched):
+                screenshot = await self._runner.render(work, task.fetcher, task.at, fetched)
         except NotRendered as why:
             self._signals.emit(
                 RenderingPutOff(job_id=task.lease.fence.job_id, error=why.message, seconds=why.wait_seconds)
             )
             return PutOff(task.lease.fence, why.wait_seconds, why.reason)
+        if work.formats:  # in a thread: the main text of a large page takes seconds
+            return ResultDelivery(
+                task.lease.fence, *await asyncio.to_thread(self._runner.scraped, work, fetched, screenshot)
+            )
         return ResultDelivery(task.lease.fence, self._runner.result(work, fetched))
 
     async def find_slot(self, task: PageTask) -> PutOff | None:
@@ -165,6 +173,10 @@ class PageJobExecutor:
     def put_off(self, task: PageTask, wait_seconds: float) -> PutOff:
         """Return the outcome of a job that may not be fetched for this time."""
         return PutOff(task.lease.fence, wait_seconds)
+
+    def size_of(self, result: Outcome) -> int:
+        """Return the size of the content of a scrape; other results are small."""
+        return result.size if isinstance(result, ResultDelivery) else 0
 
     async def settle(self, results: Sequence[Outcome], holder: str, want: int) -> list[PageTask]:
         """Store results and lease more jobs in one commit; results whose lease was lost are dropped. Only jobs with a

@@ -162,7 +162,8 @@ class Ingest:
         await self._store.insert(tx, [_row(one) for one in accepted])
         moves = sorted([*(one.move for one in accepted), *put_off], key=lambda move: move.job_id)
         result = await self._queue.finish_and_lease_in(tx, moves, request, want)
-        await append_events(tx, *[_event(one.job, one.result) for one in accepted if one.move.to in TERMINAL])
+        ended_jobs = [one for one in accepted if one.move.to in TERMINAL and not one.job.is_scrape]
+        await append_events(tx, *[_event(one.job, one.result) for one in ended_jobs])
         # The event of a group's end comes after those of its jobs. If this commit leased a job of a group, the group
         # goes on: starting over because others share it would only lease the same job again (decision 0050).
         going_on = {lease.run_id for lease in result.leases}
@@ -183,7 +184,8 @@ async def report_dead_letters(tx: Tx, moves: Sequence[Move]) -> list[EndedRun]:
         # No real result has an empty digest: nobody sent this one, so nobody can send it again.
         rows.append(NewResult(job.id, job.epoch, job.run_id, job.policy, move.to, digest="", result=result))
         # The job already counts a failed attempt, but never a lost one.
-        events.append(_event(job, result, max(1, job.attempts + (not move.counts_attempt))))
+        if not job.is_scrape:
+            events.append(_event(job, result, max(1, job.attempts + (not move.counts_attempt))))
         if job.policy is not None:
             runs.append(_ended_run(job, result))
     await results.insert(tx, rows)

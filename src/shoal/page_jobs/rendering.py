@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from msgspec.structs import replace
+
 from shoal.base.errors import BadConfig, TimeError
 from shoal.base.url import Url
 from shoal.egress import Failure
@@ -27,18 +29,25 @@ class PageRenderer:
         self._rendering: set[asyncio.Task[RenderedPage | Failure]] = set()
 
     async def render(
-        self, fetcher: PageFetcher, headers: CrawlHeaders, url: Url, fetched: Fetched, config: PageConfig
-    ) -> None:
-        """Replace the facts of a fetched page by those of its rendered form, or add the failure. Raises `NotRendered`
-        if the renderer cannot take the page now."""
+        self,
+        fetcher: PageFetcher,
+        headers: CrawlHeaders,
+        url: Url,
+        fetched: Fetched,
+        config: PageConfig,
+        *,
+        screenshot: bool = False,
+    ) -> bytes | None:
+        """Replace the facts of a fetched page by those of its rendered form, or add the failure; return the screenshot
+        if there is one. Raises `NotRendered` if the renderer cannot take the page now."""
         from shoal.web.rendering import RenderOptions, request_of, take_rendered  # few children render
 
         if fetched.facts is None or fetched.failure is not None or not fetched.captured:
-            return
+            return None
         response = fetched.captured[0].response
         body = response.body(fetcher.limits)
         if isinstance(body, Failure):
-            return
+            return None
         options = RenderOptions(
             mode="always", pages=self._pages, timeout_seconds=config.timeout_hint, proxy=config.proxy
         )
@@ -46,14 +55,16 @@ class PageRenderer:
             try:
                 if self._renderer is None:
                     self._renderer = self._build()
-                outcome = await self._ask(self._renderer, request_of(url, response, body, headers, options))
+                request = request_of(url, response, body, headers, options)
+                outcome = await self._ask(self._renderer, replace(request, screenshot=screenshot))
             except (TimeError, BadConfig) as error:
                 wait = max(PAUSE_SECONDS, float(error.facts.get("retry_after_seconds") or 0))
                 raise NotRendered(error.message, wait) from None
         if isinstance(outcome, Failure):
             fetched.failure = outcome
-        else:
-            take_rendered(fetcher, fetched, response, outcome)
+            return None
+        take_rendered(fetcher, fetched, response, outcome)
+        return outcome.screenshot
 
     @property
     def browsers(self) -> int:

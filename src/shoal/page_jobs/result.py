@@ -71,10 +71,11 @@ class Result(Struct, frozen=True):
 
 
 class ResultDelivery(Struct, frozen=True):
-    """A result and the grant it belongs to."""
+    """A result and the grant it belongs to. `size`: bytes of its data, if it may be large."""
 
     fence: Fence
     result: Result
+    size: int = 0
 
 
 class Receipt(Struct, frozen=True):

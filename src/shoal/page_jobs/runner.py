@@ -11,17 +11,18 @@ from msgspec.structs import replace
 
 from shoal.base.clock import Clock
 from shoal.base.errors import StorageFull, TimeError
-from shoal.base.url import Url, origin
+from shoal.base.text import json_of
+from shoal.base.url import Url
 from shoal.egress import Egress, Failure, Limits
 from shoal.egress.exchange import parse_retry_after
 from shoal.extract.page import ExtractOptions, PageFacts
-from shoal.hosts.robots import NO_ROBOTS, RobotsSource, Rules, product_token
+from shoal.hosts.robots import RobotsSource, Rules, product_token
 from shoal.hosts.robots_cache import RobotsRules
 from shoal.hosts.throttle import REFUSED
 from shoal.page_jobs.result import Result, Status
+from shoal.page_jobs.scraped_page import add_content, document_of
 from shoal.page_jobs.spec import PageWork
-from shoal.web.cookies import CookieJar
-from shoal.web.crawl_headers import CrawlHeaders
+from shoal.web.crawl_headers import CookieJar, CrawlHeaders
 from shoal.web.page_fetcher import RETRYABLE_STATUS, Fetched, PageFetcher
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class PageJobRunner:
         clock: Clock,
         longest_retry_after: timedelta = timedelta(hours=1),
         renderer: "PageRenderer | None" = None,
+        max_content: int = 10_000_000,
     ) -> None:
         self._renderer = renderer
         self._routes = routes
@@ -114,6 +116,7 @@ class PageJobRunner:
         self._options = ExtractOptions(max_links=max_links, agent=self._token)
         self._clock = clock
         self._longest_retry_after = longest_retry_after
+        self._max_content = max_content  # bytes of the content of a scrape, as JSON
         self._readers: dict[bytes, OptionalFactsReader] = {}
 
     def robots_of(self, work: PageWork) -> RobotsRules | None:
@@ -138,19 +141,28 @@ class PageJobRunner:
             self._options,
             blocked,
             self._reader(work),
-            capture=capture or self.renders(work),
+            capture=capture or work.crawl_config.js_required or bool(work.formats),
             token=self._token,
         )
 
-    def renders(self, work: PageWork) -> bool:
-        """Return whether the job needs a browser, and there is one."""
-        return work.crawl_config.js_required and self._renderer is not None
+    def renders(self, work: PageWork, fetched: Fetched) -> bool:
+        """Return whether the page needs a browser, and there is one."""
+        if self._renderer is None:
+            return False
+        return work.crawl_config.js_required or (work.render == "auto" and _needs_browser(fetched, self._limits))
 
-    async def render(self, work: PageWork, fetcher: PageFetcher, at: Url, fetched: Fetched) -> None:
-        """Replace the facts of a page by those of its rendered form; raises `NotRendered` if the renderer cannot take
-        it now."""
+    async def render(self, work: PageWork, fetcher: PageFetcher, at: Url, fetched: Fetched) -> bytes | None:
+        """Replace the facts of a page by those of its rendered form, and return its screenshot if one was asked for;
+        raises `NotRendered` if the renderer cannot take it now."""
         assert self._renderer is not None
-        await self._renderer.render(fetcher, self.headers_of(work, at), at, fetched, work.crawl_config)
+        return await self._renderer.render(
+            fetcher,
+            self.headers_of(work, at),
+            at,
+            fetched,
+            work.crawl_config,
+            screenshot="screenshot" in work.formats,
+        )
 
     def close(self) -> None:
         if self._renderer is not None:
@@ -194,10 +206,23 @@ class PageJobRunner:
             html_hash=None if facts is None else facts.content_hash,
         )
         problem = _problem(fetched)
+        if work.formats:  # any response is a result: its status is in the record
+            result, problem = replace(result, data=document_of(work.url, fetched, result.fetched_at)), fetched.failure
         if problem is None:
             return result
         wait = self._asked_seconds(fetched)
         return replace(result, status=Status.FAIL, retry_after_seconds=wait, **_as_error(problem))
+
+    def scraped(self, work: PageWork, fetched: Fetched, screenshot: bytes | None) -> tuple[Result, int]:
+        """Return the result of a scrape with the content of its page, and its size. It may take seconds to make, and
+        is made into JSON here: it may have megabytes."""
+        result = self.result(work, fetched)
+        if result.status is not Status.SUCCESS:
+            return result, 0
+        problem = add_content(result.data, work.formats, fetched, screenshot, self._limits, self._max_content)
+        text = json_of(result.data)
+        result = replace(result, data=orjson.Fragment(text))
+        return result if problem is None else replace(result, status=Status.FAIL, **_as_error(problem)), len(text)
 
     def _asked_seconds(self, fetched: Fetched) -> float:
         """Return the seconds to wait before a retry: a 503 delays its URL, and not always its host."""
@@ -205,14 +230,6 @@ class PageJobRunner:
             return 0.0
         wait = parse_retry_after(fetched.retry_after, self._clock.now(), self._longest_retry_after)
         return 0.0 if wait is None else wait.total_seconds()
-
-
-def objection(rules: Rules | None, url: Url) -> Failure:
-    """Return why a URL that its robots.txt forbids, or whose robots.txt is unreachable, must not be fetched."""
-    if rules is not None and rules.reachable:
-        return Failure("robots_denied", f"The robots.txt of {origin(url)} forbids {url}.", retryable=False, url=url)
-    why = NO_ROBOTS if rules is None else f"{NO_ROBOTS} {rules.why_none}".rstrip()
-    return Failure("robots_unreachable", why, retryable=True, url=url)
 
 
 def no_proxy(label: str | None) -> str:
@@ -233,6 +250,16 @@ def failed(failure: Failure, now: int) -> Result:
 
 def _as_error(failure: Failure) -> dict[str, Any]:
     return {"error_code": failure.code, "error_message": failure.message, "retryable": failure.retryable}
+
+
+def _needs_browser(fetched: Fetched, limits: Limits) -> bool:
+    """Return whether the scripts of a page seem to make its content."""
+    if fetched.facts is None or fetched.status != 200 or not fetched.captured:
+        return False
+    from shoal.web.detect import Evidence, evidence_of  # few jobs ask for it
+
+    body = fetched.captured[0].response.body(limits)
+    return not isinstance(body, Failure) and evidence_of(body, fetched.facts) in (Evidence.LIKELY, Evidence.PROOF)
 
 
 def _problem(fetched: Fetched) -> Failure | None:

@@ -1,22 +1,25 @@
 """What a page job and a job group consist of, as callers give it and as it is stored."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from msgspec import Meta, Struct, field, json
 
 from shoal.base.errors import InvalidInput
 from shoal.base.ids import GroupId
 from shoal.base.parsing import PROXY_LABEL
-from shoal.base.request_form import Form, describe, matching
-from shoal.base.text import redact_url
+from shoal.base.request_form import Form, OtherName, describe, matching
+from shoal.base.text import redact_url, shorten
 from shoal.base.url import Url, UrlRefusal, UrlRules, canonical, origin
 from shoal.egress.address import AddressRule
 from shoal.egress.exchange import MOST_HEADERS, RESERVED, check_headers, hidden_headers
-from shoal.queue.job import HTTP, JS
+from shoal.extract.content import ContentFormat
+from shoal.queue.job import HTTP, JS, SCRAPE, SCRAPE_JS
 
 KIND: Final = "page"
+LONGEST_SCRAPE_SECONDS: Final = 120  # that a request waits
 AS_GIVEN: Final = UrlRules(tracking=(), session=())  # the caller wants exactly this URL, so no parameters are removed
 
 _RESERVED: Final = {
@@ -29,6 +32,13 @@ _URL_FIX: Final = "write it as http://host/path or https://host/path"
 
 Text = Annotated[str, Meta(min_length=1, max_length=10_000)]
 HeaderText = Annotated[str, Meta(max_length=10_000)]
+
+
+def js_of(render: Any) -> bool:
+    """Return the value of `js_required` for one of `render`."""
+    if render not in ("always", "never"):
+        raise ValueError(f"cannot be {shorten(render)!r} for a page job; give always or never")
+    return bool(render == "always")
 
 
 class PageConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,6 +60,8 @@ class PageConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Annotated[str, matching(PROXY_LABEL, "1 to 64 letters, digits and `_.-`")] | None,
         describe("Label of the proxy to use; the operator defines proxies with SHOAL_PROXIES."),
     ] = None
+
+    other_names = {"render": OtherName("js_required", js_of), "js": "js_required"}
 
 
 def check_config(config: PageConfig) -> PageConfig:
@@ -85,6 +97,7 @@ class PageSpec(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rule_set: Annotated[dict[str, Any] | None, describe("Rule set with the data to extract from the page.")] = None
 
     unquoted = frozenset({"crawl_config"})
+    other_names: ClassVar[Mapping[str, str | OtherName]] = {"rules": "rule_set"}
     checks = {"crawl_config": check_config, "rule_set": check_rule_set}
 
     @property
@@ -99,6 +112,10 @@ class PageSpec(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return values
 
 
+ScrapeFormat = Literal[ContentFormat, "screenshot"]
+ScrapeRender = Literal["never", "auto", "always"]
+
+
 class PageWork(PageSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One URL with everything its job needs."""
 
@@ -107,6 +124,31 @@ class PageWork(PageSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
     labels: Annotated[dict[str, str], describe("Labels of the policy.")] = {}
     project: Annotated[str | None, describe("Project that the job belongs to.")] = None
     priority: Annotated[dict[str, float], describe("Contributions to the priority.")] = {}
+    formats: Annotated[list[ScrapeFormat], describe("Content to return, if the job is a scrape.")] = []
+    render: Annotated[ScrapeRender, describe("Whether a browser runs the page of a scrape.")] = "never"
+
+
+class ScrapeConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The request for one page and its content."""
+
+    url: Annotated[Text, describe("URL of the page.")]
+    formats: Annotated[
+        list[ScrapeFormat],
+        describe("Content to return; `json` is the page record, `screenshot` needs `render`.", min_length=1),
+    ] = field(default_factory=lambda: list[ScrapeFormat](["markdown"]))
+    render: Annotated[
+        ScrapeRender,
+        describe(
+            "Run the page in a browser: `always`, or `auto` if its scripts make its content. Needs a worker with one."
+        ),
+    ] = "never"
+    timeout_seconds: Annotated[
+        float, describe("How long the request waits for the result.", gt=0, le=LONGEST_SCRAPE_SECONDS)
+    ] = 30.0
+
+    @property
+    def capability(self) -> str:
+        return SCRAPE if self.render == "never" else SCRAPE_JS
 
 
 def host_of(url: str) -> str:
@@ -168,6 +210,7 @@ class GroupConfig(PageSpec, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     labels: Annotated[dict[Word, Word], describe("Labels as name and value.", max_length=64)] = {}
 
     raw = frozenset({"urls"})  # validated one by one, reported by index
+    other_names = {**PageSpec.other_names, "retries": "max_retry"}
 
 
 class Group(Struct, frozen=True):

@@ -47,7 +47,7 @@ SELECT * FROM unnest(:job_id::text[], :epoch::bigint[], :group_id::text[], :poli
                      :data::text[]);
 
 -- name: forget_results
--- Remove these results of policies, except the last success of an existing policy.
+-- Remove these results of policies and scrapes, except the last success of an existing policy.
 DELETE FROM result AS r
 WHERE r.number = ANY(:numbers::bigint[])
       AND (EXISTS (SELECT 1 FROM result AS n

@@ -19,7 +19,7 @@ from shoal.queue.states import JobState
 _NEWEST = (1 << 62) - 1
 _GROUP_FIELDS = ("number", "state_reason", "project", "priority", "total", "created_at", "finished_at")
 _RESULT_FIELDS = ("url", "final_url", "http_status", "fetched_at", "error_code", "error_message", "html_hash")
-_PAYLOAD_FIELDS = {"url": str, "rule_set": dict, "policy": str, "labels": dict, "max_retry": int}
+_PAYLOAD_FIELDS = {"url": str, "rule_set": dict, "policy": str, "labels": dict, "max_retry": int, "formats": list}
 
 
 class HeldJob(Struct, frozen=True):
@@ -33,6 +33,7 @@ class HeldJob(Struct, frozen=True):
     attempts: int
     max_attempts: int
     has_own_limit: bool  # `max_attempts` comes from a policy or was given with the job, so that workers keep it
+    is_scrape: bool  # somebody waits for its result, so there is no event
     url: str
     rule_set: dict[str, Any] | None
     policy: str | None
@@ -49,6 +50,18 @@ class NewResult(Struct, frozen=True):
     state: JobState
     digest: str
     result: Result
+
+
+class ScrapeResult(Struct, frozen=True):
+    """The final result of a scrape. `data` is still JSON: it is passed on as it is, and may have megabytes."""
+
+    state: str
+    url: str
+    epoch: int
+    fetched_at: int
+    error_code: str | None
+    error_message: str | None
+    data: str | None
 
 
 class NewGroup(Struct, frozen=True):
@@ -195,6 +208,11 @@ class ResultStore:
         """Return every result of a job, oldest first."""
         return [_stored(row) for row in await tx.all("results_of_job", job_id=job_id)]
 
+    async def of_scrape(self, tx: Tx, job_id: str) -> ScrapeResult | None:
+        """Return the final result of a scrape, also if its job has been pruned."""
+        row = await tx.one("result_of_scrape", job_id=job_id)
+        return None if row is None else ScrapeResult(**{name: row[name] for name in ScrapeResult.__struct_fields__})
+
     async def _read(self, tx: Tx, rows: list[Any]) -> list[HeldJob]:
         groups = sorted({row["run_id"] for row in rows if row["run_id"]})
         specs = await tx.all("specs_of_groups", ids=groups) if groups else []
@@ -214,10 +232,10 @@ class GroupRetention(Struct):
 
 
 class ResultRetention(Struct):
-    """Removes old results of policies, in order of age, except the last success of each."""
+    """Removes old results of scrapes and policies, in order of age, except the last success of each policy."""
 
     keep: timedelta
-    name: str = "results of policies"
+    name: str = "results of policies and scrapes"
     _fetched_at: int = 0  # rows kept before this position are not read again until the end is reached
     _number: int = 0
 
@@ -260,7 +278,8 @@ def _held(row: Any, spec: dict[str, Any] | None) -> HeldJob:
     job_id, kind, run_id, epoch, owner, attempts, max_attempts = row[:7]
     has_own_limit = "policy" in own or "max_retry" in own
     known = (own.get("url", ""), shared.get("rule_set"), own.get("policy"), shared.get("labels", {}))
-    return HeldJob(job_id, kind, run_id, epoch, owner, attempts, max_attempts, has_own_limit, *known)
+    is_scrape = bool(own.get("formats"))
+    return HeldJob(job_id, kind, run_id, epoch, owner, attempts, max_attempts, has_own_limit, is_scrape, *known)
 
 
 def _readable(payload: str) -> dict[str, Any]:

@@ -102,12 +102,17 @@ ORDER BY number DESC LIMIT 1;
 -- Return the last result of one job of a policy.
 SELECT * FROM result WHERE job_id = :job_id AND policy = :policy AND state <> 'pending' ORDER BY epoch DESC LIMIT 1;
 
+-- name: result_of_scrape
+-- Return the last result of a scrape: a job without group or policy.
+SELECT state, url, epoch, fetched_at, error_code, error_message, data FROM result
+WHERE job_id = :job_id AND group_id IS NULL AND policy IS NULL AND state <> 'pending' ORDER BY epoch DESC LIMIT 1;
+
 -- name: old_results
--- Return results of policies that are older than a time, oldest first, after a position.
+-- Return results of policies and scrapes that are older than a time, oldest first, after a position.
 SELECT fetched_at, number FROM result
-WHERE policy IS NOT NULL AND (fetched_at, number) > (:since, :number) AND fetched_at < :before
+WHERE group_id IS NULL AND (fetched_at, number) > (:since, :number) AND fetched_at < :before
 ORDER BY fetched_at, number LIMIT :limit;
 
 -- name: purge_results
--- Remove the results of deleted jobs, except those of policies.
-DELETE FROM result WHERE job_id = ANY(:ids::text[]) AND policy IS NULL;
+-- Remove the results of deleted jobs, except those of policies and scrapes, which are kept longer.
+DELETE FROM result WHERE job_id = ANY(:ids::text[]) AND group_id IS NOT NULL;

@@ -27,7 +27,7 @@ VALUES (:job_id, :epoch, :group_id, :policy, :state, :status, :http_status, :fet
         :html_hash, :error_code, :error_message, :data);
 
 -- name: forget_results
--- Remove these results of policies, except the last success of an existing policy.
+-- Remove these results of policies and scrapes, except the last success of an existing policy.
 DELETE FROM result WHERE number IN (
     SELECT r.number FROM json_each(:numbers) AS i CROSS JOIN result AS r ON r.number = i.value
     WHERE EXISTS (SELECT 1 FROM result AS n INDEXED BY result_of_policy

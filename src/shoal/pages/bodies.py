@@ -4,16 +4,19 @@ Bodies are stored as gzip members of WARC records (see `warc`); a page's row hol
 before the commit that stores the row: a crash in between leaves unreferenced bytes, but never a row without its bytes.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
-from shoal.base.errors import NotFound
+from shoal.base.errors import BodyNotKept, NotFound
 from shoal.base.signals import Signal
 from shoal.egress import Failure, Headers, Limits, Request, Response
-from shoal.pages.page import Page
+from shoal.pages.page import NOT_MODIFIED, Page
 
 if TYPE_CHECKING:
     from shoal.extract.tree import Source
+
+
+P = TypeVar("P")
 
 
 class BodyStoreFailed(Signal, frozen=True, kw_only=True):
@@ -101,6 +104,21 @@ async def read_all(store: BodyStore, places: Sequence[BodyLocation]) -> dict[Bod
     return found
 
 
+def within(pages: Iterable[P], most: int, page_of: Callable[[P], Page]) -> Iterator[list[P]]:
+    """Yield the pages in order, in batches whose stored bodies have at most so many bytes, or one page each."""
+    part: list[P] = []
+    size = 0
+    for page in pages:
+        length = page_of(page).body_length or 0
+        if part and size + length > most:
+            yield part
+            part, size = [], 0
+        part.append(page)
+        size += length
+    if part:
+        yield part
+
+
 def _runs(places: Sequence[BodyLocation]) -> Iterator[list[BodyLocation]]:
     run: list[BodyLocation] = []
     for place in places:
@@ -141,7 +159,6 @@ async def source_of(store: BodyStore, page: Page, limits: Limits) -> "Source | F
 def source_in(kept: bytes, place: BodyLocation, limits: Limits) -> "Source | Failure":
     """Return a page from its stored bytes: the document after its scripts have run if it was rendered, otherwise the
     decoded body of its last response; a failure if the body cannot be decoded."""
-    from shoal.extract.tree import Source
     from shoal.pages import warc
 
     answer = answer_in(kept, place)
@@ -149,6 +166,13 @@ def source_in(kept: bytes, place: BodyLocation, limits: Limits) -> "Source | Fai
         rendered = warc.rendered_in(kept)
     except ValueError as error:
         raise _damaged(place, error) from None
+    return source_from(answer, rendered, limits)
+
+
+def source_from(answer: Response, rendered: bytes | None, limits: Limits) -> "Source | Failure":
+    """Return a page from its last response, and its document after its scripts have run if it was rendered."""
+    from shoal.extract.tree import Source
+
     body = answer.body(limits) if rendered is None else rendered
     if isinstance(body, Failure):
         return body
@@ -161,6 +185,17 @@ def source_in(kept: bytes, place: BodyLocation, limits: Limits) -> "Source | Fai
         headers=answer.headers.pairs(),
         is_rendered=rendered is not None,
     )
+
+
+def body_missing(page: Page) -> BodyNotKept:
+    """Return the error for the content of a page without a stored body, with what can be done about it."""
+    if page.status is None:
+        why = (page.error_message or "it was not fetched").rstrip(".")
+        return BodyNotKept(page.url, f"it was not answered ({why})", "check its status or error first")
+    if page.status == NOT_MODIFIED:
+        why = "it was not modified (304), and the crawl before did not store its body"
+        return BodyNotKept(page.url, why, "run both crawls with keep_bodies")
+    return BodyNotKept(page.url, "its body was not stored", "run the crawl with keep_bodies")
 
 
 def _damaged(place: BodyLocation, error: ValueError) -> NotFound:

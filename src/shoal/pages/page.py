@@ -98,7 +98,7 @@ class Page(Struct):
         """The error as `{code, message}`, or None."""
         return None if self.error_code is None else {"code": self.error_code, "message": self.error_message}
 
-    def record(self, crawl_id: str) -> dict[str, Any]:
+    def record(self, crawl_id: str | None) -> dict[str, Any]:
         """Return the public record: one JSON object per line, with the same columns everywhere, in the order of
         `RECORD_FIELDS`.
 

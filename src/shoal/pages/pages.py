@@ -2,18 +2,21 @@
 
 import asyncio
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import nsmallest
+from itertools import chain
 from typing import Final
 
 from shoal.base.clock import Clock, SystemClock
-from shoal.base.database import Database
+from shoal.base.database import Database, Tx
 from shoal.base.url import Url
 from shoal.pages.links import pack_key, unpack
 from shoal.pages.page import NOT_MODIFIED, UNCHANGED, Page, ResponseClass, response_class
-from shoal.pages.store import SCAN, ChartFacts, PageFilter, PageOutline, PageStore
+from shoal.pages.store import SCAN, ChartFacts, PageFilter, PageOutline, PageRank, PageStore
 
 BLOBS: Final = 2_000  # pages whose links one query reads
+RANK_SECONDS: Final = 2.0  # after which pages are sorted as far as they were read
 QUICK: Final = 0.05  # seconds after which a search says how far it got
 
 
@@ -32,6 +35,15 @@ class Referrers:
     sources: dict[int, list[Url]] = field(default_factory=dict)
     is_complete: bool = False
     searched: int = 0  # pages
+
+
+@dataclass(slots=True)
+class RankedPages:
+    """The first pages in some order, of those that were searched: matching ones, not all if the time was up."""
+
+    numbers: list[int]
+    searched: int = 0
+    is_complete: bool = False
 
 
 class Pages:
@@ -63,6 +75,36 @@ class Pages:
             if self._clock.monotonic() > until:
                 return FoundPages(found, number)
 
+    async def ranked(self, crawl: int, which: PageFilter, by: Callable[[PageRank], float], last: int) -> RankedPages:
+        """Return the numbers of the matching pages with the smallest values, at most `last`, smallest first. A large
+        crawl is read only in part."""
+        until, found, number = self._clock.monotonic() + RANK_SECONDS, RankedPages([]), 0
+        best: list[tuple[float, int]] = []
+        while True:
+            start = number
+            ranks, following = await self._database.read(
+                lambda tx: self._store.ranks(tx, crawl, start, which, SCAN)  # noqa: B023 - awaited at once
+            )
+            best = await asyncio.to_thread(
+                lambda: nsmallest(last, chain(best, ((by(one), one.number) for one in ranks)))  # noqa: B023
+            )
+            found.searched += len(ranks)
+            if following is None:
+                found.is_complete = True
+            if following is None or self._clock.monotonic() > until:
+                found.numbers = [page for _, page in best]
+                return found
+            number = following
+
+    async def numbered(self, crawl: int, numbers: Sequence[int]) -> list[tuple[int, Page]]:
+        """Return the pages with these numbers, in their order."""
+
+        async def look(tx: Tx) -> list[tuple[int, Page]]:
+            found = [(number, await self._store.numbered(tx, crawl, number)) for number in numbers]
+            return [(number, page) for number, page in found if page is not None]
+
+        return await self._database.read(look)
+
     async def all(self, crawl: int, which: PageFilter) -> AsyncIterator[list[Page]]:
         """Yield every matching page, in batches."""
         number: int | None = 0
@@ -74,6 +116,10 @@ class Pages:
 
     async def get(self, crawl: int, number: int) -> Page | None:
         return await self._database.read(lambda tx: self._store.numbered(tx, crawl, number))
+
+    async def number_of(self, crawl: int, key: tuple[int, int]) -> int | None:
+        """Return the number of the page with this key and check; None if there is none."""
+        return await self._database.read(lambda tx: self._store.number_of(tx, crawl, *key))
 
     async def of_keys(self, crawl: int, keys: list[int]) -> list[Page]:
         """Return the pages with these keys."""
@@ -320,3 +366,53 @@ class PageSummaries:
                     summary.add(page)
             summary.is_complete = len(facts) < BATCH
         return summary
+
+
+MOST_TARGETS: Final = 1_000_000  # URLs whose links are counted, and of all crawls together that are kept
+MOST_COUNTED: Final = 10  # crawls
+
+
+class LinkCounts:
+    """How many pages link to each URL of a crawl, by its key, as far as it was counted."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        self.pages: Counter[int] = Counter()
+        self.is_complete = False
+        self.adding: asyncio.Task[None] | None = None
+
+    def add(self, blobs: list[tuple[int, int, bytes]]) -> None:
+        self.pages.update(key for _, source, blob in blobs for key in unpack(blob).keys if key != source)
+        self.last = blobs[-1][0] if blobs else self.last
+        self.is_complete = len(blobs) < BLOBS
+
+
+class LinkCounters:
+    """The link counts of crawls that have ended and that somebody looked at lately."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._store = PageStore()
+        self._clock = clock
+        self._kept: OrderedDict[tuple[int, int], LinkCounts] = OrderedDict()
+
+    async def of(self, crawl: int, ended_at: int, seconds: float) -> LinkCounts:
+        """Return the counts of a crawl that ended at a time, continued for a while. If it is retried and ends again,
+        counting starts over."""
+        counts = self._kept[crawl, ended_at] = self._kept.pop((crawl, ended_at), LinkCounts())
+        until = self._clock.monotonic() + seconds
+        while not counts.is_complete and len(counts.pages) < MOST_TARGETS and self._clock.monotonic() <= until:
+            if counts.adding is None or counts.adding.done():
+                counts.adding = asyncio.create_task(self._add(crawl, counts))
+            await asyncio.shield(counts.adding)  # a client that leaves must not have these links counted twice
+        while len(self._kept) > 1 and (len(self._kept) > MOST_COUNTED or self._targets > MOST_TARGETS):
+            self._kept.popitem(last=False)
+        return counts
+
+    async def _add(self, crawl: int, counts: LinkCounts) -> None:
+        blobs = await self._database.read(lambda tx: self._store.links_after(tx, crawl, counts.last, BLOBS))
+        await asyncio.to_thread(counts.add, blobs)
+
+    @property
+    def _targets(self) -> int:
+        return sum(len(counts.pages) for counts in self._kept.values())

@@ -64,6 +64,19 @@ class ChartFacts(NamedTuple):
     content_type: str | None
 
 
+class PageRank(NamedTuple):
+    """The numbers by which a page can be sorted."""
+
+    number: int
+    key: int
+    status: int | None
+    depth: int
+    bytes: int
+    duration_ms: float | None
+    word_count: int | None
+    links: int
+
+
 class PageOutline(NamedTuple):
     """The facts of a page that a comparison of two crawls needs."""
 
@@ -142,23 +155,20 @@ class PageStore:
         if not wanted:
             found = await self.after(tx, crawl, number, limit)
             return found, found[-1][0] if len(found) == limit else None
-        low, high = (wanted.statuses.start, wanted.statuses.stop - 1) if wanted.statuses else (None, None)
-        only_errors = int(wanted.error == ANY_ERROR)
-        values = {
-            "low": low,
-            "high": high,
-            "hop": _hop(wanted.statuses),
-            "only_errors": only_errors,
-            "error": None if only_errors else wanted.error,
-            "type": None if wanted.content_type is None else f"{_like(wanted.content_type.lower())}%",
-            "depth": wanted.depth,
-            "text": None if wanted.text is None else f"%{_like(wanted.text.lower())}%",
-            "only_failed": int(wanted.failed),
-        }
         last = await tx.value("page_number_after", crawl=crawl, number=number, skip=scan - 1)
-        upto = LAST_NUMBER if last is None else last
-        rows = await tx.all("search_pages", crawl=crawl, number=number, upto=upto, limit=limit, **values)
+        place = {"crawl": crawl, "number": number, "upto": LAST_NUMBER if last is None else last}
+        rows = await tx.all("search_pages", limit=limit, **place, **_conditions(wanted))
         return [(row["number"], _page(row)) for row in rows], last
+
+    async def ranks(
+        self, tx: Tx, crawl: int, number: int, wanted: PageFilter, scan: int
+    ) -> tuple[list[PageRank], int | None]:
+        """Look at the next `scan` pages after a number; return the ranks of those that match the filter, and the number
+        of the last page that was looked at, None at the end."""
+        last = await tx.value("page_number_after", crawl=crawl, number=number, skip=scan - 1)
+        place = {"crawl": crawl, "number": number, "upto": LAST_NUMBER if last is None else last}
+        rows = await tx.all("rank_pages", limit=scan, **place, **_conditions(wanted))
+        return [PageRank(*row) for row in rows], last
 
     async def facts_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[ChartFacts]:
         """Return the facts of pages that charts count, in the order of `after`."""
@@ -178,6 +188,11 @@ class PageStore:
         page = _page(row)
         await self._add_details(tx, crawl, [(row["key"], row["chk"], page)])
         return page
+
+    async def number_of(self, tx: Tx, crawl: int, key: int, chk: int) -> int | None:
+        """Return the number of the page with this key and check; None if there is none."""
+        number: int | None = await tx.value("page_number", crawl=crawl, key=key, chk=chk)
+        return number
 
     async def links_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, int, bytes]]:
         """Return number, key and link blob of pages, in the order of `after`; `shoal.pages.links` reads the blobs.
@@ -262,6 +277,22 @@ class PageStore:
         await tx.execute("drop_failed_details", crawl=crawl, numbers=numbers)
         rows = await tx.all("drop_failed_pages", crawl=crawl, numbers=numbers)
         return [DroppedPage(*(row[name] for name in DroppedPage.__struct_fields__)) for row in rows]
+
+
+def _conditions(wanted: PageFilter) -> dict[str, Any]:
+    low, high = (wanted.statuses.start, wanted.statuses.stop - 1) if wanted.statuses else (None, None)
+    only_errors = int(wanted.error == ANY_ERROR)
+    return {
+        "low": low,
+        "high": high,
+        "hop": _hop(wanted.statuses),
+        "only_errors": only_errors,
+        "error": None if only_errors else wanted.error,
+        "type": None if wanted.content_type is None else f"{_like(wanted.content_type.lower())}%",
+        "depth": wanted.depth,
+        "text": None if wanted.text is None else f"%{_like(wanted.text.lower())}%",
+        "only_failed": int(wanted.failed),
+    }
 
 
 def _hop(statuses: range | None) -> str | None:

@@ -19,6 +19,23 @@ WHERE crawl = :crawl AND number > :number AND number <= :upto
 ORDER BY number
 LIMIT :limit;
 
+-- name: rank_pages
+-- The numbers by which pages are sorted, of those that match every filter: see search_pages.
+SELECT number, key, status, depth, bytes, duration_ms, word_count,
+       coalesce(links_internal, 0) + coalesce(links_external, 0) AS links FROM page
+WHERE crawl = :crawl AND number > :number AND number <= :upto
+      AND (CAST(:low AS INTEGER) IS NULL OR status BETWEEN CAST(:low AS INTEGER) AND CAST(:high AS INTEGER)
+           OR redirects LIKE CAST(:hop AS TEXT))
+      AND (CAST(:only_errors AS INTEGER) = 0 OR error_code IS NOT NULL)
+      AND (CAST(:error AS TEXT) IS NULL OR error_code = CAST(:error AS TEXT))
+      AND (CAST(:depth AS INTEGER) IS NULL OR depth = CAST(:depth AS INTEGER))
+      AND (CAST(:only_failed AS INTEGER) = 0 OR error_code IS NOT NULL OR status >= 400)
+      AND (CAST(:type AS TEXT) IS NULL OR lower(content_type) LIKE CAST(:type AS TEXT) ESCAPE '\')
+      AND (CAST(:text AS TEXT) IS NULL OR lower(url) LIKE CAST(:text AS TEXT) ESCAPE '\'
+           OR lower(title) LIKE CAST(:text AS TEXT) ESCAPE '\')
+ORDER BY number
+LIMIT :limit;
+
 -- name: page_number_after
 -- Return the number of a page of a crawl, :skip pages after the first one after :number.
 SELECT number FROM page WHERE crawl = :crawl AND number > :number ORDER BY number LIMIT 1 OFFSET :skip;
@@ -36,6 +53,10 @@ WHERE crawl = :crawl AND number > :number ORDER BY number LIMIT :limit;
 -- name: page_numbered
 -- One page of a crawl. The range leaves the planner only the index by number.
 SELECT * FROM page WHERE crawl = :crawl AND number >= :number AND number <= :number ORDER BY number LIMIT :limit;
+
+-- name: page_number
+-- The number of a URL's page.
+SELECT number FROM page WHERE crawl = :crawl AND key = :key AND chk >= :chk AND chk <= :chk ORDER BY chk;
 
 -- name: links_after
 -- The links of pages of a crawl, in the order in which the pages were stored.

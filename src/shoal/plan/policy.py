@@ -106,6 +106,7 @@ class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     enabled: Annotated[bool, describe("False: keep the policy, but do not run it.")] = True
 
     unquoted: ClassVar = frozenset({"crawl_config"})
+    other_names: ClassVar = {"rules": "rule_set", "retries": "max_retry"}
     checks: ClassVar = {
         "frequency": lambda text: None if text is None else check_frequency(text),
         "cron": lambda text: None if text is None else check_cron(text),
@@ -118,18 +119,19 @@ class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     }
 
     def checked(self) -> "PolicyForm":
-        """Return the form if its fields are consistent."""
+        """Return the form if its fields are consistent, with the options of a page by their own names."""
         if (self.url is None) == (not self.seeds):
             raise InvalidInput("url", "or seeds is required, but not both", "pass one of them")
         if (self.frequency is None) == (self.cron is None):
-            raise InvalidInput("frequency", "or cron is required, but not both", "pass one of them")
+            raise InvalidInput("frequency", "or a cron expression is required, but not both", "pass one of them")
         if self.adaptive is not None and self.frequency is None:
             raise InvalidInput("adaptive", "requires a frequency", "use frequency instead of cron")
         if self.url is not None:
             check_config(self.page_config)
-        elif self.rule_set is not None:
+            return replace(self, crawl_config=PageConfig.own_names(self.crawl_config))
+        if self.rule_set is not None:
             raise InvalidInput("rule_set", "is only for a page", "for a site, use crawl_config.rules")
-        elif self.adaptive is not None:
+        if self.adaptive is not None:
             raise InvalidInput("adaptive", "is only for a page, since a site has no content hash", "leave it out")
         return self
 
@@ -280,6 +282,7 @@ class PolicyChange(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     enabled: Annotated[bool | UnsetType, describe("False: keep the policy, but do not run it.")] = UNSET
 
     unquoted: ClassVar = PolicyForm.unquoted
+    other_names: ClassVar = PolicyForm.other_names
     checks: ClassVar = PolicyForm.checks
 
     def applied(self, form: PolicyForm) -> PolicyForm:

@@ -21,7 +21,7 @@ from shoal.plan.policy import Policy, PolicyForm
 
 COLUMNS = tuple(fields_of(PolicyForm))
 LONGEST_LINE = 1_000_000
-_NESTED = frozenset({"seeds", "windows", "crawl_config", "rule_set", "adaptive", "labels"})
+_NESTED = frozenset({"seeds", "windows", "crawl_config", "rule_set", "rules", "adaptive", "labels"})
 
 csv.field_size_limit(LONGEST_LINE)
 
@@ -127,7 +127,7 @@ def _unreadable(error: csv.Error, begins: int, ends: int) -> str:
 
 def _check_names(names: list[str]) -> None:
     for name in names:
-        if name not in COLUMNS:
+        if name not in COLUMNS and name not in PolicyForm.other_names:
             raise InvalidInput(
                 "the first line",
                 f"names {shorten(name)!r}, which is not a field of a policy",

@@ -61,10 +61,10 @@ def rate(facts: PriorityFacts, rules: tuple[PriorityRule, ...] = RULES) -> Prior
 
 
 def read_rules(values: Any, name: str) -> tuple[PriorityRule, ...]:
-    """Parse an operator's rules: `{"staleness": {"per": 5, "most": 20}}`. Facts without a rule score nothing. Error
-    messages start with `name`."""
+    """Parse an operator's rules: `{"staleness": {"per": 5, "limit": 20}}`; `most` is another name of `limit`. Facts
+    without a rule score nothing. Error messages start with `name`."""
     if not isinstance(values, dict) or not values:
-        raise BadConfig(name, "has no rules", 'write them as {"staleness": {"per": 5, "most": 20}}')
+        raise BadConfig(name, "has no rules", 'write them as {"staleness": {"per": 5, "limit": 20}}')
     return tuple(_read_rule(fact, rule, name) for fact, rule in values.items())
 
 
@@ -72,9 +72,14 @@ def _read_rule(fact: str, rule: Any, name: str) -> PriorityRule:
     if fact not in FACTS:
         raise BadConfig(f"{name} {shorten(fact)}", "is not a fact that rules can use", f"use {', '.join(FACTS)}")
     numbers = rule if isinstance(rule, dict) else {}
-    per, most = numbers.get("per", None), numbers.get("most", HIGHEST)
-    if set(numbers) - {"per", "most"} or not _is_number(per) or not _is_number(most) or most < 0:
-        raise BadConfig(f"{name} {fact}", "is not a rule", 'write it as {"per": 5, "most": 20}')
+    per, most = numbers.get("per", None), numbers.get("limit", numbers.get("most", HIGHEST))
+    if (
+        set(numbers) not in ({"per"}, {"per", "limit"}, {"per", "most"})
+        or not _is_number(per)
+        or not _is_number(most)
+        or most < 0
+    ):
+        raise BadConfig(f"{name} {fact}", "is not a rule", 'write it as {"per": 5, "limit": 20}')
     return PriorityRule(fact, per, most)
 
 

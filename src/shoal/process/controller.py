@@ -80,11 +80,13 @@ class Controller:
         self._listener = listener
         self._workers = list(workers)
         self._announcing = Service(app.chores.address_announcer, ANNOUNCE_EVERY, app.clock, app.signals)
-        samplers = (app.console.rates, app.console.node_rates)
+        samplers = (app.console.rates, app.console.node_rates, app.console.worker_watch)
         sampling = [Service(one, SAMPLE_EVERY, app.clock, app.signals) for one in samplers]
         self._schema = SchemaWatch(app.database, self._stop_once)
         watching = Service(self._schema, SCHEMA_EVERY, app.clock, app.signals)
         self._chores = [*app.chores.controller_services(), self._announcing, *sampling, watching]
+        if workers:
+            self._chores.append(app.chores.worker_presence(lambda: any(one.is_leasing for one in self._workers)))
         self._server = self._serving(metrics)
         self._ending = asyncio.Event()
         self._controls: list[WorkerControl] = []  # the workers in this process, if they report to a controller

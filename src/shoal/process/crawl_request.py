@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from shoal.app import App
 from shoal.base.errors import InvalidInput
+from shoal.base.extras import require
 from shoal.base.ids import CrawlId
 from shoal.base.text import shorten
 from shoal.crawl.crawl import Crawl, CrawlConfig
@@ -35,10 +36,10 @@ class CrawlRequest:
             found = (await app.crawls.get(await app.crawls.whole_id(self.resume or ""))).crawl
             if self.change is not None:
                 found = (await app.crawls.change(found.id, self.change)).crawl
-            _check_browser(app, found.config)
+            check_rendering(app, found.config)
             return found
         config = self.config
-        _check_browser(app, config)
+        check_rendering(app, config)
         if config.recrawl_of is not None:
             config = replace(config, recrawl_of=await app.crawls.whole_id(config.recrawl_of))
         named = list(seeds_of(config)) if self.trusted else None
@@ -56,8 +57,11 @@ class CrawlRequest:
         return (await app.crawls.get(crawl.id)).crawl
 
 
-def _check_browser(app: App, config: CrawlConfig) -> None:
-    """Raise `BadConfig` if every page has to be rendered and there is no browser here."""
+def check_rendering(app: App, config: CrawlConfig) -> None:
+    """Raise if pages are to be rendered and packages for that are missing, or `BadConfig` if every page has to be
+    rendered and there is no browser here."""
+    if config.render != "never":
+        require("render", "Rendering")
     if config.render == "always":
         from shoal.app.render import check_browser  # few crawls render
 

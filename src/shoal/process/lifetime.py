@@ -59,6 +59,7 @@ def reduce_collections() -> None:
     percent of a crawl's time."""
     gc.freeze()
     gc.set_threshold(GENERATION_0)
+    gc.enable()
 
 
 LOOKS: Final = 4  # checks per allowed silence of the loop

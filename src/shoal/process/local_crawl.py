@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from shoal.app import App
 from shoal.app.schema_watch import EVERY as SCHEMA_EVERY
@@ -26,6 +26,7 @@ from shoal.crawl.lifecycle.failed_urls import MAX_LISTED, FailedSeed
 from shoal.crawl.states import CrawlState
 from shoal.hosts.rate import HeldHost
 from shoal.observe.stats import EVERY as HOURLY_STATS_EVERY
+from shoal.pages.bodies import CapturedExchange
 from shoal.pages.page import Page
 from shoal.pages.store import PageStore
 from shoal.process.runners import extra_walkers, make_walker, storage_of
@@ -75,13 +76,22 @@ class CrawlTally:
         return (self.pages, self.errors) == (counts.pages, counts.errors)
 
 
-class LocalCrawl:
-    """A crawl leased by this process while the block runs. Leaving the block before the crawl has ended pauses it."""
+class CrawledPage(NamedTuple):
+    """A page, and its response if it was just fetched in this process and the reader asked for it."""
 
-    def __init__(self, app: App, crawl: Crawl) -> None:
+    page: Page
+    captured: CapturedExchange | None = None
+
+
+class LocalCrawl:
+    """A crawl leased by this process while the block runs. Leaving the block before the crawl has ended pauses it.
+    `with_responses`: the reader gets the responses of the pages that are fetched here, too."""
+
+    def __init__(self, app: App, crawl: Crawl, *, with_responses: bool = False) -> None:
         self.crawl = crawl
         self.tally = CrawlTally()
         self._app = app
+        self._with_responses = with_responses
         self._stream = PageStream(self._caught_up)
         self._delivered = array("q")  # hashes of the URLs whose pages the walker delivered: eight bytes per page
         self._last_read = 0  # number of the last page read from the store
@@ -148,6 +158,10 @@ class LocalCrawl:
             raise StateConflict("crawl", self.crawl.id, self.crawl.state, "be resumed", "try again in a moment")
 
     async def next(self) -> list[Page]:
+        """Return the next pages without their responses; see `next_crawled`."""
+        return [page for page, _ in await self.next_crawled()]
+
+    async def next_crawled(self) -> list[CrawledPage]:
         """Return the next pages; empty at the end. Every page comes exactly once: first the stored pages in their
         order, then each page as it is committed. Raise the error that ended the crawl, if any; `SchemaMismatch` if it
         was paused because a newer version of Shoal has upgraded the store."""
@@ -223,6 +237,7 @@ class LocalCrawl:
             settled=self._settled,
             has_capacity=lambda: self._stream.has_capacity,
             renew=self._renewer.renew,
+            with_responses=self._with_responses,
         )
         if self._pausing is not None:
             self._walker.leave(self._pausing)
@@ -257,7 +272,7 @@ class LocalCrawl:
             if len(self.tally.failed_seeds) <= MAX_LISTED and (seed := FailedSeed.settled(done)) is not None:
                 self.tally.failed_seeds.append(seed)
             if done.page is not None:
-                pages.append(done.page)
+                pages.append(CrawledPage(done.page, done.captured))
                 self._delivered.append(hash(done.page.url))
                 self.tally.count(done.page)
                 self.tally.hosts.add(done.task.host)
@@ -265,7 +280,7 @@ class LocalCrawl:
 
     async def _read_all(self) -> None:
         async for pages in self._stored():
-            self._stream.add(pages)
+            self._stream.add([CrawledPage(page) for page in pages])
             if self._pausing is not None:
                 return
 
@@ -279,7 +294,7 @@ class LocalCrawl:
             missed = [page for page in pages if hash(page.url) not in delivered]
             for page in missed:
                 self.tally.count(page)
-            self._stream.add(missed)
+            self._stream.add([CrawledPage(page) for page in missed])
 
     async def _stored(self) -> AsyncIterator[list[Page]]:
         """Yield stored pages in their order, after those already read."""
@@ -309,15 +324,19 @@ class LocalCrawl:
 
 
 MOST_WAITING = 500  # unread pages at which the walker stops taking more
+MOST_BYTES = 32_000_000  # of unread responses; two commits of the walker may have as many again
 
 
 class PageStream:
-    """A bounded buffer of pages for a reader that may be slower than the walker."""
+    """A bounded buffer of pages for a reader that may be slower than the walker. Responses that the reader has got with
+    the last pages count as unread until it asks for the next ones."""
 
     def __init__(self, caught_up: Callable[[], None] = lambda: None, most: int = MOST_WAITING) -> None:
         self._caught_up = caught_up
         self._most = most
-        self._pages: list[Page] = []
+        self._pages: list[CrawledPage] = []
+        self._bytes = 0  # of the responses of these pages
+        self._handed_bytes = 0  # of those that the reader got last
         self._ended = False
         self._abandoned = False
         self._bounded = True
@@ -325,15 +344,20 @@ class PageStream:
         self._has_capacity = asyncio.Event()
         self._has_capacity.set()
 
-    def add(self, pages: list[Page]) -> None:
+    def add(self, pages: list[CrawledPage]) -> None:
         """Add pages. Never blocks, since they are already committed; wait for capacity before the next
         commit."""
         if not pages or self._abandoned:
             return
         self._pages += pages
+        self._bytes += sum([captured.size for _, captured in pages if captured is not None])
         self._news.set()
-        if self._bounded and len(self._pages) >= self._most:
+        if self._bounded and self._is_full:
             self._has_capacity.clear()
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._pages) >= self._most or self._bytes + self._handed_bytes >= MOST_BYTES
 
     @property
     def has_capacity(self) -> bool:
@@ -343,16 +367,22 @@ class PageStream:
         """Wait until the reader has caught up."""
         await self._has_capacity.wait()
 
-    async def next(self) -> list[Page]:
+    async def next(self) -> list[CrawledPage]:
         """Return the pages since the last call; empty at the end."""
+        self._handed_bytes = 0
+        self._reopen()
         while not self._pages and not self._ended:
             self._news.clear()
             await self._news.wait()
         pages, self._pages = self._pages, []
-        if not self._has_capacity.is_set():
+        self._handed_bytes, self._bytes = self._bytes, 0
+        self._reopen()
+        return pages
+
+    def _reopen(self) -> None:
+        if not self._has_capacity.is_set() and not self._is_full:
             self._has_capacity.set()
             self._caught_up()
-        return pages
 
     def end(self) -> None:
         self._ended = True
@@ -366,6 +396,6 @@ class PageStream:
     def abandon(self) -> None:
         """Discard all pages, now and later, since the reader has left; wake everybody who waits."""
         self._abandoned = True
-        self._pages = []
+        self._pages, self._bytes = [], 0
         self.unbind()
         self.end()

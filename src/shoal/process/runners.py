@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from shoal.app import App
 from shoal.app.address_rule import address_rule_of
 from shoal.base.errors import BadConfig
+from shoal.base.extras import require
 from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.credentials import is_label
@@ -19,14 +20,16 @@ from shoal.crawl.frontier.values import Settled
 from shoal.crawl.lifecycle.crawls import KIND
 from shoal.egress import AddressRule, Egress, Limits, Proxy, endpoint
 from shoal.hosts.rate import HostDelay
-from shoal.queue.job import HTTP, JS, SHARED_LANE, Fence, Lease, local_lane
+from shoal.queue.job import HTTP, JS, SCRAPE, SCRAPES, SHARED_LANE, Fence, Lease, local_lane
 
 if TYPE_CHECKING:
     from shoal.audit.prober import Prober
     from shoal.audit.run import AnalysisRun
     from shoal.crawl.engine.walker import Walker
+    from shoal.hosts.robots_cache import RobotsRules
     from shoal.page_jobs.executor import PageJobExecutor
     from shoal.web.renderer import Renderer
+    from shoal.web.single_fetch import SingleFetches
     from shoal.work.child_loop import RunningJob
     from shoal.work.worker import Worker
     from shoal.work.worker_context import StorageWatch
@@ -73,6 +76,7 @@ async def crawl_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> "Wa
 
 async def analysis_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> "AnalysisRun":
     """Build the run of a leased analysis job, with all analyzers: built-in, installed and external ones."""
+    require("audit", "An analysis")
     from shoal.audit.analyzers.registry import built_in, external, installed
     from shoal.audit.loader import SiteLoader
     from shoal.audit.run import AnalysisContext, AnalysisRun
@@ -104,23 +108,34 @@ async def analysis_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> 
 def make_prober(app: App, crawl: Crawl) -> "Prober":
     """Build the prober of an analysis, with the egress, user agent and address rule of its crawl."""
     from shoal.audit.prober import HOSTS_AT_ONCE, Prober
+    from shoal.hosts.robots_cache import RobotsCache, RobotsRules
+
+    settings, config, clock = app.settings, crawl.config, app.clock
+    egress = egress_of(app, crawl)
+    agent = config.user_agent or settings.egress.user_agent
+    robots = RobotsRules(RobotsCache(app.database, egress, agent, settings.hosts, clock, app.signals))
+    fetches = single_fetches(app, robots, HostDelay.outside_crawls(settings), HOSTS_AT_ONCE)
+    return Prober(fetches, egress, agent, clock)
+
+
+def egress_of(app: App, crawl: Crawl) -> Egress:
+    """Build the egress of a crawl, under its own address rule and through its proxy."""
+    named = frozenset(endpoint(Url(url)) for url in crawl.named)
+    rule = address_rule_of(app.settings, named, app.controller_addresses)
+    return Egress(rule, Limits.of(app.settings.egress), clock=app.clock, proxy=proxy_of(app, crawl))
+
+
+def single_fetches(app: App, robots: "RobotsRules", delay: HostDelay, hosts_at_once: int) -> "SingleFetches":
+    """Build what requests single URLs in the slots of their hosts."""
     from shoal.hosts.rate import SlotTiming
     from shoal.hosts.rate_limiter import RateLimiter
-    from shoal.hosts.robots_cache import RobotsCache, RobotsRules
     from shoal.hosts.throttle import ThrottleTracker
     from shoal.web.fetch_pool import WindowSize
     from shoal.web.single_fetch import SingleFetches
 
-    settings, config, clock = app.settings, crawl.config, app.clock
-    named = frozenset(endpoint(Url(url)) for url in crawl.named)
-    rule = address_rule_of(settings, named, app.controller_addresses)
-    egress = Egress(rule, Limits.of(settings.egress), clock=app.clock, proxy=_proxy_of(app, crawl))
-    agent = config.user_agent or settings.egress.user_agent
-    robots = RobotsRules(RobotsCache(app.database, egress, agent, settings.hosts, clock, app.signals))
-    limiter = RateLimiter(HostDelay.outside_crawls(settings), timing=SlotTiming(clock))
-    throttle = ThrottleTracker(settings.hosts, clock)
-    fetches = SingleFetches(WindowSize(HOSTS_AT_ONCE, 1), app.database, limiter, robots, throttle, app.signals)
-    return Prober(fetches, egress, agent, clock)
+    limiter = RateLimiter(delay, timing=SlotTiming(app.clock))
+    throttle = ThrottleTracker(app.settings.hosts, app.clock)
+    return SingleFetches(WindowSize(hosts_at_once, 1), app.database, limiter, robots, throttle, app.signals)
 
 
 def page_job_executor(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobExecutor":
@@ -161,6 +176,7 @@ def page_job_executor(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJ
         clock,
         settings.hosts.longest_retry_after,
         renderer,
+        settings.bots.max_result_bytes,
     )
     return PageJobExecutor(
         app.database,
@@ -170,7 +186,7 @@ def page_job_executor(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJ
         ThrottleTracker(settings.hosts, clock, latency_factor=delay.latency_factor, delay_seconds=delay.delay_seconds),
         signals,
         lanes=lanes,
-        capabilities=(HTTP,) if renderer is None else (HTTP, JS),
+        capabilities=(HTTP, SCRAPE) if renderer is None else (HTTP, JS, *SCRAPES),
         connections=settings.pages.speed_profile.connections,
     )
 
@@ -181,7 +197,7 @@ def _page_renderer(app: App) -> "Renderer":
     return page_renderer(app)
 
 
-def _proxy_of(app: App, crawl: Crawl) -> Proxy | None:
+def proxy_of(app: App, crawl: Crawl) -> Proxy | None:
     """Return the proxy of a crawl.
 
     As for seeds, its address may be private only if the operator configured it, or a local user named it.
@@ -210,13 +226,12 @@ def make_walker(
     settled: Callable[[list[Settled]], None] = lambda settled: None,
     has_capacity: Callable[[], bool] = lambda: True,
     renew: Callable[[], Awaitable[bool]] | None = None,
+    with_responses: bool = False,
 ) -> "Walker":
     """Build a walker of a crawl in this process, with an egress under the crawl's own address rule."""
     from shoal.crawl.engine.walker import Walker
     from shoal.crawl.engine.walker_context import WalkerCallbacks, WalkerRuntime, WalkerStores, never
 
-    named = frozenset(endpoint(Url(url)) for url in crawl.named)
-    rule = address_rule_of(app.settings, named, app.controller_addresses)
     stores = WalkerStores(
         database=app.database,
         crawls=app.crawls,
@@ -224,17 +239,22 @@ def make_walker(
         queue=app.queue,
         bodies=app.bodies,
     )
-    proxy = _proxy_of(app, crawl)
-    egress = Egress(rule, Limits.of(app.settings.egress), clock=app.clock, proxy=proxy)
+    egress = egress_of(app, crawl)
     renderer = None
     if crawl.config.render != "never":
         from shoal.app.render import crawl_renderer  # few crawls render
 
-        renderer = crawl_renderer(app, crawl, rule, egress, proxy)
+        renderer = crawl_renderer(app, crawl, egress)
     runtime = WalkerRuntime(
         egress=egress, settings=app.settings, clock=app.clock, signals=app.signals, renderer=renderer
     )
-    callbacks = WalkerCallbacks(alive=alive, renew=renew or never, settled=settled, has_capacity=has_capacity)
+    callbacks = WalkerCallbacks(
+        alive=alive,
+        renew=renew or never,
+        settled=settled,
+        has_capacity=has_capacity,
+        with_responses=with_responses,
+    )
     return Walker(stores, runtime, crawl, fence, callbacks)
 
 

@@ -12,6 +12,8 @@ from shoal.app import App, heartbeat_queue, opened
 from shoal.app.file_permissions import file_permission_warning
 from shoal.app.schema_watch import EVERY as SCHEMA_EVERY
 from shoal.app.schema_watch import SchemaWatch
+from shoal.base.extras import command as command_of
+from shoal.base.extras import is_installed
 from shoal.base.machine import on_stop
 from shoal.base.service import Service
 from shoal.base.settings_loader import LoadedSettings, load
@@ -42,7 +44,7 @@ async def work(flags: Mapping[str, str | None]) -> None:
             await stack.enter_async_context(probed(app, metrics, settings.work.listen, lambda: node.full_storage))
         schema = SchemaWatch(app.database, node.stop_once)
         watching = Service(schema, SCHEMA_EVERY, app.clock, app.signals)
-        chores = [*app.chores.worker_services(), watching]
+        chores = [*app.chores.worker_services(), app.chores.worker_presence(lambda: node.is_leasing), watching]
         for chore in chores:
             chore.start()
         try:
@@ -79,6 +81,10 @@ async def workers_of(
     name, given = settings.grpc.node_id, loaded.sources["GRPC_NODE_ID"] != "default"
     async with AsyncExitStack() as stack:
         heartbeats = await stack.enter_async_context(heartbeat_queue(app)) if count else app.queue
+        if count and not is_installed("audit"):
+            note(
+                f"Analyses are left to other workers; to run them here, install the extra with `{command_of('audit')}`."
+            )
         storage = storage_of(app)
         stack.callback(storage.close)
         pidfiles = []
@@ -98,6 +104,11 @@ def config_of(loaded: LoadedSettings) -> str:
     return orjson.dumps({"version": __version__, **given}).decode()
 
 
+def _kinds() -> tuple[str, ...]:
+    """Return the kinds of jobs that can run here: analyses need numpy."""
+    return tuple(kind for kind in RUNNERS if kind != "analysis" or is_installed("audit"))
+
+
 def _worker(
     app: App,
     flags: Mapping[str, str | None],
@@ -113,7 +124,7 @@ def _worker(
         node_id=pidfile.node_id,
         holder=f"{pidfile.node_id}/{os.getpid()}",
         lanes=(SHARED_LANE,) if app.settings.grpc.controller is None else (node_lane(pidfile.node_id), SHARED_LANE),
-        kinds=tuple(RUNNERS),
+        kinds=_kinds(),
         queue=app.queue,
         settings=app.settings.work,
         clock=app.clock,

@@ -16,7 +16,7 @@ from shoal.base.text import Sentence, message, shorten
 from shoal.hosts.rate import AHEAD_SECONDS
 from shoal.queue import states
 from shoal.queue.enqueuer import LONGEST_NAME
-from shoal.queue.job import JS, LOCAL, NODE, RUN_KINDS, Grant, Job, JobDispatch, is_private
+from shoal.queue.job import BROWSER, LOCAL, NODE, RUN_KINDS, Grant, Job, JobDispatch, is_private
 from shoal.queue.job_admin_store import DEAD, JobAdminStore, JobFilter, Purged, QueuePosition, Quota
 from shoal.queue.queue import Queue
 from shoal.queue.reasons import REASONS
@@ -40,7 +40,7 @@ NO_RENDERER = message(
     "Chromium or with RENDERER_URL, or a bot with `js`."
 )
 NO_WORKER = message(
-    "No worker is running {kind} jobs that need {capability}; start one that leases from the {lane} lane."
+    "No worker is running {kind} jobs that need {capability}; start one for the {lane} lane with `shoal worker`."
 )
 AHEAD = (
     message("{count} job is ahead of it; {running} {kind} jobs that need {capability} are running."),
@@ -111,7 +111,7 @@ def _waiting(
         locked, most = usage
         allowed = Sentence(message("any number of")) if most is None else most
         says = Sentence(QUOTA, {"scope": job.parked, "most": allowed, "locked": locked})
-        return JobExplanation(job, "quota", says, {"scope": job.parked, "most": most, "locked": locked})
+        return JobExplanation(job, "quota", says, {"scope": job.parked, "limit": most, "most": most, "locked": locked})
     if job.not_before > position.now:
         wait = timedelta(microseconds=job.not_before - position.now)
         says = Sentence(RETRY if job.attempts else SCHEDULED, {"error": job.error, "wait": wait})
@@ -144,9 +144,9 @@ def _in_line(job: Job, position: QueuePosition) -> JobExplanation:
         wait = timedelta(seconds=position.host_busy_seconds)
         says = _counted(HOST_BUSY, position.ahead, {"host": position.host, "wait": wait})
         return JobExplanation(job, "host_busy", says, facts)
-    if job.capability == JS:
+    if job.capability in BROWSER:
         facts["renderers"] = position.renderers
-    if job.capability == JS and not position.locked:
+    if job.capability in BROWSER and not position.locked:
         if not position.renderers:
             return JobExplanation(job, "no_renderer", Sentence(NO_RENDERER), facts)
         return JobExplanation(job, "in_line", _counted(MAY_RENDER, position.renderers, {}), facts)
@@ -289,6 +289,17 @@ class JobAdmin:
             raise StateConflict("job", job.id, (await self.get(job_id)).state, "be cancelled")
         return await self.get(job_id)
 
+    async def withdraw(self, job_id: str, reason: str) -> bool:
+        """Cancel a job if it waits; return whether it did."""
+
+        async def commit(tx: Tx) -> bool:
+            job = await self._queue.jobs.get(tx, JobId(job_id))
+            if job is None or job.state is not JobState.PENDING:
+                return False
+            return await self._cancel_waiting(tx, job, states.cancel(job.id, job.lease_epoch, reason), reason)
+
+        return await self._database.run(commit)
+
     async def purge(
         self,
         which: JobFilter,
@@ -315,7 +326,7 @@ class JobAdmin:
         """Limit how many jobs with this quota key run at once; jobs that are already running continue."""
         _check_quota_key(key)
         if not 0 <= most <= MOST:
-            raise InvalidInput("most", f"cannot be {most}", f"give a whole number from 0 to {MOST}")
+            raise InvalidInput("limit", f"cannot be {most}", f"give a whole number from 0 to {MOST}")
 
         async def commit(tx: Tx) -> None:
             await self._store.set_quota(tx, key, most)
@@ -348,11 +359,14 @@ class JobAdmin:
             except LeaseLost:
                 return None
             return move
+        return move if await self._cancel_waiting(tx, job, move, reason) else None
+
+    async def _cancel_waiting(self, tx: Tx, job: Job, move: Move, reason: str) -> bool:
         await self._queue.moves.lock_run(tx, job.kind, job.run_id)
         if not await self._store.cancel(tx, job.id, reason):
-            return None
+            return False
         await self._queue.moves.job_moved_in(tx, move, job.kind, job.run_id, None)
-        return move
+        return True
 
     async def _retry(self, jobs: list[Job], audit: AuditHook, subject: str) -> set[JobId]:
         async def commit(tx: Tx) -> set[JobId]:

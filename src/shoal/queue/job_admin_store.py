@@ -7,7 +7,7 @@ from datetime import timedelta
 from shoal.base.clock import span
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
-from shoal.queue.job import JS, Job, JobDispatch, quota_limit
+from shoal.queue.job import BOT, BROWSER, HTTP, JS, SCRAPE, SCRAPE_JS, Job, JobDispatch, quota_limit
 from shoal.queue.lanes import Availability
 from shoal.queue.quotas import QuotaCounts
 from shoal.queue.states import TERMINAL, JobState
@@ -17,6 +17,8 @@ SCAN = 1_000  # rows that one page of a list reads
 WORTH_COUNTING = 1_000
 
 DEAD = frozenset({JobState.FAILED, JobState.EXPIRED})
+SCRAPERS = {SCRAPE: [HTTP, JS, SCRAPE, SCRAPE_JS], SCRAPE_JS: [JS, SCRAPE_JS]}
+"""Capabilities that show that a process is a worker of ours, which can take a scrape; bots have others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +168,11 @@ class JobAdminStore:
 
     async def around(self, tx: Tx, job: Job) -> QueuePosition:
         """Return what keeps a pending job waiting in its lane."""
-        locked = await tx.value("locked_like", kind=job.kind, capability=job.capability)
+        alike = SCRAPERS.get(job.capability)
+        asked = {"kind": job.kind, "capabilities": alike or [job.capability], "but": "" if alike is None else BOT}
+        locked = await tx.value("locked_like", **asked)
         now = await tx.value("now")
-        renderers = int(await tx.value("count_renderers")) if job.capability == JS else 0
+        renderers = int(await tx.value("count_renderers")) if job.capability in BROWSER else 0
         at = await tx.one("host_of_job", id=job.id)
         if at is None:
             ahead = await tx.value("queue_position", id=job.id, most=WORTH_COUNTING)

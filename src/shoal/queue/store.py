@@ -119,6 +119,10 @@ class JobStore:
         """Return every grant of the job, oldest first, including the current one."""
         return [_grant(row) for row in await tx.all("grants_of_job", job_id=job_id)]
 
+    async def live_among(self, tx: Tx, job_ids: Sequence[str]) -> set[str]:
+        """Return those of these jobs that have not ended; one that was removed since is not among them."""
+        return {row["id"] for row in await tx.all("live_among", ids=list(job_ids))}
+
     async def held_by(self, tx: Tx, holder: str) -> list[Lease]:
         """Return the leases of that holder."""
         return [lease_of(row) for row in await tx.all("jobs_of_holder", holder=holder)]

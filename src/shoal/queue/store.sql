@@ -240,7 +240,12 @@ SELECT count(*) FROM (
           AND other.rank < (SELECT mine.rank FROM job AS mine WHERE mine.id = :id)
     LIMIT :most) AS ahead;
 
+-- name: live_among
+-- Return those of these jobs that have not ended.
+SELECT id FROM job WHERE id = ANY(:ids::text[]) AND CASE WHEN finished_at IS NULL THEN TRUE ELSE FALSE END;
+
 -- name: locked_like
--- Return how many jobs of a kind and capability are locked.
+-- Return how many jobs of a kind are locked that need one of these capabilities, without those of some holders.
 SELECT count(*) FROM job
-WHERE state = 'locked' AND lease_until > 0 AND kind = :kind AND capability = :capability;
+WHERE state = 'locked' AND lease_until > 0 AND kind = :kind AND capability = ANY(:capabilities::text[])
+      AND substr(lease_holder, 1, 4) <> CAST(:but AS TEXT);

@@ -11,6 +11,7 @@ from shoal.serve.jobs import JobApi, QuotaApi
 from shoal.serve.nodes import NodeApi
 from shoal.serve.openapi import DocsApi
 from shoal.serve.policies import PolicyApi
+from shoal.serve.scrapes import ScrapeApi
 from shoal.serve.stats import StatsApi
 from shoal.serve.tokens import AuditLogApi, TokenApi
 from shoal.serve.webhooks import WebhookApi
@@ -22,6 +23,7 @@ GROUPS: tuple[type, ...] = (
     PolitenessApi,
     JournalApi,
     GroupApi,
+    ScrapeApi,
     JobApi,
     QuotaApi,
     BotApi,

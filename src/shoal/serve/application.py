@@ -18,8 +18,7 @@ from shoal.access.token import TokenScope
 from shoal.base.clock import Clock
 from shoal.base.errors import CallerError, ShoalError, Unauthenticated
 from shoal.base.signals import Signal, Signals
-from shoal.serve.authentication import SAFE_METHODS, Authenticator, LoopbackAuthenticator
-from shoal.serve.connections import EXTENSION
+from shoal.serve.authentication import EXTENSION, SAFE_METHODS, Authenticator, LoopbackAuthenticator
 from shoal.serve.endpoint import EndpointRoute, Finder
 from shoal.serve.problems import http_error, shoal_error, unexpected
 

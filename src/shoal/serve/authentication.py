@@ -20,6 +20,7 @@ from shoal.base.parsing import is_loopback
 from shoal.base.settings import ServeSettings
 from shoal.base.signals import Signal, Signals
 
+EXTENSION = "shoal.proven"  # in the ASGI scope: the callback for a valid credential
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 FORWARDED = ("x-forwarded-for", "forwarded", "x-real-ip")
 COOKIE = "shoal_token"

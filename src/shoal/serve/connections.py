@@ -27,6 +27,7 @@ from shoal.access.limits import UNREAD_SECONDS, ConnectionLimits, client_network
 from shoal.base.errors import BadConfig
 from shoal.base.service import PassResult
 from shoal.base.settings import ServeSettings
+from shoal.serve.authentication import EXTENSION
 
 CERT, KEY = "SHOAL_TLS_CERT", "SHOAL_TLS_KEY"
 LOOK_EVERY = timedelta(seconds=10)
@@ -99,7 +100,6 @@ def _text(key: str, path: Path) -> str:
         raise BadConfig(key, f"names {path}, which cannot be read ({why})", "use a readable PEM file") from None
 
 
-EXTENSION = "shoal.proven"  # in the ASGI scope: the callback for a valid credential
 MOST_HEAD_BYTES = 64_000  # request line and headers
 SLOWEST_BODY = 1_000  # bytes per second
 ACCEPT_AGAIN_SECONDS = 0.1

@@ -1,28 +1,38 @@
 """REST endpoints for what a crawl has: pages, links, its journal, its politeness."""
 
+import asyncio
 import math
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, field
 from starlette.responses import Response, StreamingResponse
 
 from shoal.access.token import TokenScope
 from shoal.base.database import Database
-from shoal.base.errors import InvalidInput, NotFound, RateLimited
+from shoal.base.errors import BodyNotKept, InvalidInput, NotFound, RateLimited
 from shoal.base.request_form import Form, describe
-from shoal.base.text import shorten
-from shoal.base.url import Url, UrlRefusal
+from shoal.base.text import json_of, shorten
+from shoal.base.url import Url, UrlRefusal, UrlRules
+from shoal.crawl.frontier.admin_store import FrontierAdminStore
+from shoal.crawl.frontier.fates import SKIPPED
 from shoal.crawl.journal import MOST_AT_ONCE
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.links import CrawlLinks, LinkFilter, LinkPlace
 from shoal.crawl.politeness import Politeness
 from shoal.crawl.states import TERMINAL
+from shoal.crawl.store import ByDriver
+from shoal.egress import Failure, Limits
+from shoal.extract.content import Content, ContentFormat, content_as
+from shoal.extract.tree import Source
+from shoal.pages.bodies import BodyStore, body_missing, place_of, source_in
 from shoal.pages.export.output import ExportFilter
+from shoal.pages.page import Page as StoredPage
 from shoal.pages.pages import Pages
 from shoal.pages.store import PageFilter
 from shoal.serve.crawl_feed import CrawlFeeds
 from shoal.serve.endpoint import WHOLE, EndpointRequest, Nothing, endpoint
+from shoal.serve.problems import Json
 from shoal.serve.requests import Paging, cursor_of, growing_page_of, number_of, text_of
 from shoal.serve.resources.crawl import PolitenessReceipt
 from shoal.serve.resources.page import JournalEntryList, Page, PageLink, PageLinkList, PageList
@@ -36,12 +46,18 @@ class PageQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
     error: Annotated[Code | None, describe("Only pages with this error code; `any` for all errors.")] = None
 
 
+class ContentQuery(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    format: Annotated[ContentFormat, describe("Form of the content; `json` is the page record.")] = "markdown"
+
+
 class PageApi:
     """`/api/v1/crawls/{crawl_id}/pages`."""
 
-    def __init__(self, crawls: Crawls, pages: Pages) -> None:
+    def __init__(self, crawls: Crawls, pages: Pages, bodies: BodyStore, limits: Limits) -> None:
         self._crawls = crawls
         self._pages = pages
+        self._bodies = bodies
+        self._limits = limits
 
     @endpoint(
         "GET",
@@ -62,7 +78,53 @@ class PageApi:
         found = await self._pages.search(crawl.number, after, query.limit + 1, which, math.inf)
         growing = crawl.state not in TERMINAL
         pages, following = growing_page_of(found.pages, query.limit, after, lambda row: row[0], growing=growing)
-        return PageList(items=[Page.of(page, crawl.id) for _, page in pages], next=following)
+        return PageList(items=[Page.of(page, crawl.id, number) for number, page in pages], next=following)
+
+    @endpoint(
+        "GET",
+        "/api/v1/crawls/{crawl_id}/pages/{number}/content",
+        scope=TokenScope.READ,
+        summary="Return the content of a page in one format.",
+        query=ContentQuery,
+        response=Any,
+        media_type="text/plain or application/json",
+        problems=[NotFound, BodyNotKept],
+        expensive=lambda query: query.format != "json",
+    )
+    async def show_page_content(self, request: EndpointRequest[Nothing, ContentQuery]) -> Response:
+        """`markdown`, `text` and `html` are sent as text, `links` and `json` as JSON. Only crawls with `keep_bodies`
+        have the content of their pages; `json`, the page record, needs none. If the page is longer than what is read of
+        it, the header `Shoal-Is-Cut` is `true`."""
+        crawl = (await self._crawls.get(request.path_param("crawl_id"))).crawl
+        number = request.path_param("number")
+        is_number = number.isascii() and number.isdecimal() and len(number) < 18
+        page = await self._pages.get(crawl.number, int(number)) if is_number else None
+        if page is None:
+            raise NotFound("page", number, "take the `number` of an item of the list of pages")
+        if request.query.format == "json":
+            return Json(page.record(crawl.id))
+        place = place_of(page)
+        if place is None:
+            raise body_missing(page)
+        kept = await self._bodies.read(place)
+
+        def source() -> Source | Failure:
+            return source_in(kept, place, self._limits)
+
+        return await asyncio.to_thread(_written, request.query.format, source, page, crawl.config.url_rules())
+
+
+def _written(form: ContentFormat, read: Callable[[], Source | Failure], page: StoredPage, rules: UrlRules) -> Response:
+    """Return content so that a browser shows it, and does not run it. It may take seconds to make."""
+    source = read()
+    if isinstance(source, Failure):
+        raise BodyNotKept(page.url, source.message.rstrip("."), "check its error first")
+    content = Content(source, page.robots, rules)
+    found = content_as(form, content, {})
+    headers = {"Shoal-Is-Cut": "true"} if content.is_cut else {}
+    if isinstance(found, str):
+        return Response(found.encode("utf-8", "replace"), headers=headers, media_type="text/plain")
+    return Response(json_of(found), headers=headers, media_type=Json.media_type)
 
 
 LinkStatus = Annotated[str, Meta(pattern=r"^([1-9]([0-9][0-9]|xx)|error)\Z", examples=["404", "4xx", "error"])]
@@ -81,6 +143,7 @@ LinkKind = Literal[
     "script",
     "style",
 ]
+SkipReason = Annotated[str, Meta(pattern=rf"^({'|'.join(SKIPPED)})\Z", examples=["robots", "excluded"])]
 LinkUrl = Annotated[str, Meta(min_length=1, max_length=10_000)]
 LINK_SECONDS = 1.0  # of one request
 
@@ -97,15 +160,21 @@ class LinkQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "Only links to pages with one of these statuses, also on the way there: `404`, `4xx`, `3xx` or `error`."
         ),
     ] = field(default_factory=list)
+    skipped: Annotated[
+        SkipReason | None, describe("Only links to URLs that were skipped for this reason, such as `robots`.")
+    ] = None
 
 
 class LinkApi:
     """`/api/v1/crawls/{crawl_id}/links`."""
 
-    def __init__(self, crawls: Crawls, database: Database, max_url_length: int) -> None:
+    def __init__(
+        self, crawls: Crawls, database: Database, max_url_length: int, frontiers: ByDriver[FrontierAdminStore]
+    ) -> None:
         self._crawls = crawls
         self._database = database
         self._max_url_length = max_url_length
+        self._frontiers = frontiers
 
     @endpoint(
         "GET",
@@ -123,8 +192,8 @@ class LinkApi:
         crawl has ended, `next` is set."""
         query = request.query
         crawl = (await self._crawls.get(request.path_param("crawl_id"))).crawl
-        links = CrawlLinks(self._database, crawl, self._max_url_length)
-        wanted = link_filter(links, query.source, query.target, query.kind, query.status)
+        links = CrawlLinks(self._database, crawl, self._max_url_length, frontier=self._frontiers.of(crawl))
+        wanted = link_filter(links, query.source, query.target, query.kind, query.status, query.skipped)
         found = await links.search(wanted, place_in(query.cursor), query.limit, LINK_SECONDS)
         goes_on = not found.is_complete or (crawl.state not in TERMINAL and query.source is None)
         following = cursor_of(f"{found.place.number}.{found.place.links}") if goes_on else None
@@ -133,9 +202,18 @@ class LinkApi:
 
 
 def link_filter(
-    links: CrawlLinks, source: str | None, target: str | None, kind: str | None, statuses: Sequence[str]
+    links: CrawlLinks,
+    source: str | None,
+    target: str | None,
+    kind: str | None,
+    statuses: Sequence[str],
+    skipped: str | None,
 ) -> LinkFilter:
-    """Return the filter that a request describes; raise if a URL cannot be read."""
+    """Return the filter that a request describes; raise if a URL cannot be read, or if there is no such reason."""
+    if skipped and skipped not in SKIPPED:
+        raise InvalidInput("skipped", f"cannot be {shorten(skipped)!r}", f"give one of {', '.join(SKIPPED)}")
+    if skipped:
+        links.check_stored()
     urls: dict[str, Url | None] = {"from": None, "to": None}
     for name, text in (("from", source), ("to", target)):
         if text:
@@ -143,7 +221,8 @@ def link_filter(
             if isinstance(url, UrlRefusal):
                 raise InvalidInput(name, f"is {shorten(text)!r}, which {url.problem}", "give an absolute URL")
             urls[name] = url
-    return LinkFilter(urls["from"], urls["to"], kind or None, ExportFilter(statuses))
+    why = SKIPPED[skipped] if skipped else None
+    return LinkFilter(urls["from"], urls["to"], kind or None, ExportFilter(statuses), why)
 
 
 def place_in(cursor: str | None) -> LinkPlace:
@@ -177,6 +256,8 @@ class CrawlFeedQuery(Form, frozen=True, kw_only=True, forbid_unknown_fields=True
     after: Annotated[
         EntryNumber | None, describe("Number of the last entry received; `Last-Event-ID` takes precedence.")
     ] = None
+
+    other_names: ClassVar = {"cursor": "after"}
 
 
 class JournalApi:

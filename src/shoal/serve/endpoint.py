@@ -255,13 +255,14 @@ def read_query(form: type[F], request: Request) -> F:
     values: dict[str, Any] = {}
     known = fields_of(form)
     for name, value in request.query_params.multi_items() if request.scope["query_string"] else ():
+        field = known.get(name) or known.get(str(form.other_names.get(name)))
         if "\x00" in value:
             raise InvalidInput(shorten(name), "contains a NUL character", "leave it out")
-        if name in known and known[name].kind is int and not WHOLE.fullmatch(value):
-            raise InvalidInput(name, f"cannot be {shorten(value)!r}", f"give {known[name].accepts}")
-        if name in known and value.lower() == "null" and known[name].kind is not str:  # it would be read as absent
-            raise InvalidInput(name, f"cannot be {value!r}", f"give {known[name].accepts}")
-        if name in known and get_origin(known[name].kind) is list:
+        if field is not None and field.kind is int and not WHOLE.fullmatch(value):
+            raise InvalidInput(name, f"cannot be {shorten(value)!r}", f"give {field.accepts}")
+        if field is not None and value.lower() == "null" and field.kind is not str:  # it would be read as absent
+            raise InvalidInput(name, f"cannot be {value!r}", f"give {field.accepts}")
+        if field is not None and get_origin(field.kind) is list:
             values.setdefault(name, []).append(value)
         elif name in values:
             raise InvalidInput(shorten(name), "is given twice", "pass it once")

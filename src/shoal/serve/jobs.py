@@ -2,7 +2,7 @@
 jobs."""
 
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 from starlette.responses import Response
@@ -64,7 +64,9 @@ class PurgeForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class QuotaForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    most: Annotated[int, describe("Maximum number of jobs that run at once.", ge=0, le=MOST)]
+    limit: Annotated[int, describe("Maximum number of jobs that run at once.", ge=0, le=MOST)]
+
+    other_names: ClassVar = {"most": "limit"}
 
 
 class JobApi:
@@ -210,12 +212,12 @@ class QuotaApi:
         summary="Set the maximum number of concurrent jobs of a quota key.",
         body=QuotaForm,
         response=Quota,
-        request_example={"most": 5},
+        request_example={"limit": 5},
     )
     async def set_quota(self, request: EndpointRequest[QuotaForm, Nothing]) -> Quota:
         """The key is `project:NAME`, `label:NAME=VALUE` or `key:ANYTHING`. Jobs that are running are not stopped."""
         scope = request.path_param("scope")
-        return Quota.of(await self._jobs.set_quota(scope, request.body.most, audit=request.audit))
+        return Quota.of(await self._jobs.set_quota(scope, request.body.limit, audit=request.audit))
 
     @endpoint(
         "DELETE",

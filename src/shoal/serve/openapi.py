@@ -34,7 +34,11 @@ from shoal.serve.problems import Json
 ABOUT = """The REST API of Shoal, a self-hosted crawl platform.
 
 Every error is a problem document (RFC 9457) with a stable `code`. Unknown fields and query parameters are rejected.
-Lists return `{items, next}`; `next` is the `cursor` of the next page. Times are UTC. Responses may get new fields."""
+Lists return `{items, next}`; `next` is the `cursor` of the next page. Times are UTC. Responses may get new fields.
+
+Every endpoint may respond with `invalid_input`, `backend_unavailable` or `storage_full`; with `unauthenticated`,
+`not_allowed` or `rate_limited`, if it needs a token; with `too_large` or `wrong_media_type`, if it takes a body; and
+with `not_found`, if it takes an id. Each endpoint names the other codes that it may respond with."""
 ALWAYS: tuple[type[ShoalError], ...] = (BackendUnavailable, StorageFull)
 WITH_TOKEN: tuple[type[ShoalError], ...] = (Unauthenticated, NotAllowed, RateLimited)
 WITH_BODY: tuple[type[ShoalError], ...] = (InvalidInput, TooLarge, WrongMediaType)
@@ -52,6 +56,7 @@ TAGS = {
     "policies": "Recurring crawls of pages and sites.",
     "priority-rules": "The rules that set the priority of a policy's jobs.",
     "quotas": "Limits on the number of jobs that run at once, by quota key.",
+    "scrape": "One page and its content, fetched by a worker while the caller waits.",
     "server": "The process itself: health, metrics and this document.",
     "signals": "Temporary changes of priority.",
     "stats": "Counts and hourly statistics.",
@@ -65,6 +70,7 @@ COMMON = {
     "items": "The items of this page, in order.",
     "labels": "Labels as name and value.",
     "name": "Name under which it is stored.",
+    "number": "Number of the page.",
     "priority": "Priority from 0 to 100; higher runs first.",
     "project": "Project that it belongs to.",
     "scope": "Quota key, such as `project:NAME`.",
@@ -210,6 +216,11 @@ def problems_of(endpoint: Endpoint) -> list[type[ShoalError]]:
     return sorted(kinds, key=lambda kind: (_status(kind), kind.code))
 
 
+def own_problems_of(endpoint: Endpoint) -> list[type[ShoalError]]:
+    """Return the errors of an endpoint that `ABOUT` does not name."""
+    return [kind for kind in problems_of(endpoint) if kind not in (*ALWAYS, *WITH_TOKEN, *WITH_BODY, NotFound)]
+
+
 def _responses(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
     response: dict[str, Any] = {"description": HTTPStatus(endpoint.status).phrase}
     if endpoint.response is not None:
@@ -310,7 +321,7 @@ class DocsApi:
         tags: dict[str, list[dict[str, Any]]] = {}
         for spec in self._endpoints:
             operation = reference["paths"][spec.path.replace(":path}", "}")][spec.method.lower()]
-            codes = [kind.code for kind in problems_of(spec)]
+            codes = [kind.code for kind in own_problems_of(spec)]
             tags.setdefault(tag_of(spec), []).append({"endpoint": spec, "operation": operation, "codes": codes})
         schemas = reference["components"]["schemas"]
         return {"tags": tags, "schemas": schemas, "about": reference["info"], "as_json": _as_json}

@@ -316,7 +316,7 @@ class PolicyApi:
         scope=TokenScope.READ,
         summary="List the rules that determine the priority of policies' jobs.",
         response=PriorityRuleList,
-        response_example={"items": [{"fact": "staleness", "per": 5.0, "most": 20.0}]},
+        response_example={"items": [{"fact": "staleness", "per": 5.0, "limit": 20.0, "most": 20.0}]},
     )
     async def list_priority_rules(self, request: EndpointRequest[Nothing, Nothing]) -> PriorityRuleList:
         """The priority is the sum of their points, limited to 0 to 100. The operator sets the rules with

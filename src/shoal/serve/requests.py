@@ -1,14 +1,15 @@
 """What requests of several endpoints share: cursors of lists, and idempotency keys."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Annotated, ClassVar, TypeVar
 
 from msgspec import Meta
 from starlette.responses import Response
 
 from shoal.access.idempotency import Idempotency, IdempotencyKey, StoredResponse
-from shoal.base.errors import CallerError, InvalidInput
+from shoal.base.errors import CallerError, InvalidInput, NoWorker
 from shoal.base.ids import new_id
 from shoal.base.request_form import Form, describe
 from shoal.serve.authentication import caller_of
@@ -28,6 +29,8 @@ class Paging(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     limit: Annotated[int, describe("Maximum number of items.", ge=1, le=MOST_ITEMS)] = 50
     cursor: Annotated[Cursor | None, describe("`next` of the previous response, to continue after it.")] = None
+
+    other_names: ClassVar = {"after": "cursor"}
 
 
 def page_of(found: Sequence[T], limit: int, key: Callable[[T], object]) -> tuple[Sequence[T], str | None]:
@@ -95,11 +98,9 @@ async def respond_once(
     `content` returns what was sent, if that is not the body. `resume` replaces `create` for a key whose first request
     did not complete.
     """
-    fresh = new_id(prefix)
-    sent = request.http.headers.get(HEADER)
-    if sent is None:
+    fresh, key = new_id(prefix), key_of(request)
+    if key is None:
         return await create(fresh)
-    key = IdempotencyKey(caller_of(request.http).who, f"{request.http.method} {request.http.url.path}", sent)
     record = await idempotency.begin(key, request.body.text() if content is None else content(), fresh)
     if record.answer is not None:
         return _replay(record.answer)
@@ -110,6 +111,30 @@ async def respond_once(
         raise
     stored = StoredResponse(response.status_code, bytes(response.body).decode(), response.headers.get(LOCATION))
     return _replay(await idempotency.end(key, stored))
+
+
+@asynccontextmanager
+async def id_once(idempotency: Idempotency, request: EndpointRequest[B, Q], prefix: str) -> AsyncIterator[str]:
+    """Yield the id of what a request creates: the same one for each request with the same key, as long as the first
+    created something. For requests whose response is made anew each time."""
+    fresh, key = new_id(prefix), key_of(request)
+    if key is None:
+        yield fresh
+        return
+    record = await idempotency.begin(key, request.body.text(), fresh)
+    try:
+        yield record.subject
+    except (CallerError, NoWorker):
+        await idempotency.forget(key)
+        raise
+
+
+def key_of(request: EndpointRequest[B, Q]) -> IdempotencyKey | None:
+    """Return the idempotency key of a request, if it has one."""
+    sent = request.http.headers.get(HEADER)
+    if sent is None:
+        return None
+    return IdempotencyKey(caller_of(request.http).who, f"{request.http.method} {request.http.url.path}", sent)
 
 
 def _replay(stored: StoredResponse) -> Response:

@@ -86,10 +86,11 @@ class StatsApi:
         response=Stats,
     )
     async def show_stats(self, request: EndpointRequest[Nothing, StatsQuery]) -> Stats:
-        """The counts by state are refreshed at most every two seconds. The hourly statistics are collected by
-        controllers, workers and crawls in other processes, and a few seconds late: jobs created, done, failed, expired
-        (dead letters), retried and lost with their worker, the average duration of fetches, the share of retried
-        attempts, and the active bots. Back-pressure is that of the controller that answers."""
+        """The counts by state are refreshed at most every two seconds. The hourly statistics are those of
+        controllers, workers and crawls in other processes, and are a few seconds old. They have the jobs that were
+        created, done, failed, expired (dead letters), retried and lost with their worker, the average duration of
+        fetches, the share of retried attempts, and the active bots. Back-pressure is that of the responding
+        controller."""
         crawls, crawls_at = await self._counts.crawls.get_with_time()
         jobs, jobs_at = await self._counts.jobs.get_with_time()
         hours, bots = await self._hourly.read(request.query.hours, request.query.kind, MOST_BOTS)

@@ -1,8 +1,9 @@
 """REST endpoints for webhooks and events."""
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, ClassVar
 
+from msgspec import Meta
 from starlette.responses import Response
 
 from shoal.access.idempotency import Idempotency
@@ -37,6 +38,12 @@ class DeliveryQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class EventQuery(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     after: Annotated[int, describe("Sequence number of the last event received.", ge=0, le=LAST)] = 0
     limit: Annotated[int, describe("Maximum number of events.", ge=1, le=1000)] = 200
+    tail: Annotated[
+        Annotated[int, Meta(ge=1, le=1000)] | None,
+        describe("Return only the last events, at most this many; continue with `next`."),
+    ] = None
+
+    other_names: ClassVar = {"cursor": "after"}
 
 
 class ReplayForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,7 +88,7 @@ class WebhookApi:
         response=WebhookList,
     )
     async def list_webhooks(self, request: EndpointRequest[Nothing, Nothing]) -> WebhookList:
-        """The oldest 100. A store that has more, from an earlier version, shows the others as these are removed."""
+        """The oldest 100. If an earlier version stored more, the others are listed once enough of these are removed."""
         found = await self._webhooks.all()
         return WebhookList(items=[Webhook.of(one) for one in found[:MOST_WEBHOOKS]])
 
@@ -205,8 +212,14 @@ class WebhookApi:
     async def list_events(self, request: EndpointRequest[Nothing, EventQuery]) -> Response:
         """To receive every event exactly once, send `next` of each response as `after` of the next request. A page of
         large events may have fewer items than `limit`; only an empty page means that there are no more events yet."""
-        found = await self._webhooks.events(request.query.after, request.query.limit)
-        last = found[-1].sequence if found else request.query.after
+        query = request.query
+        if query.tail is not None:
+            if query.after:
+                raise InvalidInput("tail", "cannot be combined with after", "pass one of them")
+            found = (await self._webhooks.latest(query.tail))[::-1]
+        else:
+            found = await self._webhooks.events(query.after, query.limit)
+        last = found[-1].sequence if found else query.after
         # A page may have megabytes.
         return await asyncio.to_thread(lambda: Json(EventList(items=[Event.of(one) for one in found], next=last)))
 

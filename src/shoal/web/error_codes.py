@@ -38,6 +38,7 @@ PAGE_ERRORS: Final[dict[str, Meaning]] = {
     "protocol_error": Meaning("The response is not valid HTTP. It is retried only if it was incomplete.", True),
     "headers_too_large": Meaning("The headers exceed `SHOAL_MAX_HEADERS` or `SHOAL_MAX_HEADER_SIZE`."),
     "body_too_large": Meaning("The body as sent exceeds `SHOAL_MAX_BODY`."),
+    "content_too_large": Meaning("The content that a scrape asked for exceeds `SHOAL_MAX_RESULT`."),
     "decompressed_too_large": Meaning("The decompressed body exceeds `SHOAL_MAX_DECODED`."),
     "too_many_encodings": Meaning("The body has more nested encodings than `SHOAL_MAX_ENCODINGS`."),
     "bad_encoding": Meaning("The body does not match its `Content-Encoding`."),
@@ -51,8 +52,10 @@ PAGE_ERRORS: Final[dict[str, Meaning]] = {
     },
     "http_status": Meaning("Page jobs only: the status is not 2xx. Retried after 408, 429 and 5xx.", True),
     "robots_denied": Meaning(
-        "Page jobs only: robots.txt disallows the page or a redirect target. A crawl skips such a page."
+        "Page jobs and single pages only: robots.txt disallows the page or a redirect target. A crawl skips such a "
+        "page."
     ),
+    "no_slot": Meaning("Single pages only: the rate limit of the host has no free slot within a minute."),
     "unknown_proxy": Meaning("Page jobs only: the worker has no proxy with that label; see `SHOAL_PROXIES`.", True),
     "unreadable_job": Meaning("Page jobs only: the worker has an older version that cannot read the job.", True),
     "robots_unreachable": Meaning(NO_ROBOTS, True),

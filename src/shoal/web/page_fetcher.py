@@ -1,7 +1,8 @@
-"""Fetches a page once: request, redirects, decoding, extraction. Failures are values."""
+"""Fetches a page once: request, redirects, decoding, extraction. Failures are values; `Retries` says whether another
+attempt follows."""
 
+import random
 from collections.abc import Callable
-from random import getrandbits
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -27,7 +28,7 @@ from shoal.egress import (
 from shoal.egress.exchange import NO_DEADLINE, asked_wait
 from shoal.extract.flags import PageFlag
 from shoal.extract.page import ExtractOptions, PageFacts, canonical_of, extract, of_headers, refresh_of
-from shoal.hosts.throttle import THROTTLED
+from shoal.hosts.throttle import REFUSED, THROTTLED
 from shoal.pages.bodies import CapturedExchange
 from shoal.pages.page import NOT_MODIFIED, Page, RenderWait
 from shoal.web.crawl_headers import CrawlHeaders
@@ -84,6 +85,10 @@ RETRYABLE_STATUS = frozenset({408, 429, *range(500, 600)})
 HTML_TYPES = ("text/html", "application/xhtml+xml")
 LONGEST_CONTENT_TYPE = 300
 LONGEST_VALIDATOR = 500
+JITTER = 0.3  # the longest extra wait, as a fraction, so that URLs that failed together spread out
+LONGEST_WAIT_SECONDS = 600.0
+TIMEOUTS = frozenset({"total_timeout", "render_timeout"})
+TIMED_OUT_ATTEMPTS = 2  # attempts in all for a page that timed out
 
 
 class Fetched(Struct):
@@ -117,6 +122,31 @@ class Fetched(Struct):
         return self.status in RETRYABLE_STATUS or (self.failure is not None and self.failure.retryable)
 
 
+class Retries(Struct, frozen=True):
+    """Whether and when a failed fetch is retried: how many attempts there are, and the wait between them, which doubles
+    each time. Retries are stored in the frontier, so they survive a killed worker."""
+
+    attempts: int
+    first_wait_seconds: float = 1.0
+    jitter: Callable[[], float] = random.random
+    asked_seconds: Callable[[str], float | None] = lambda retry_after: None  # parses `Retry-After`; None: ignore it
+
+    def retry_in_seconds(self, failed_before: int, fetched: Fetched) -> float | None:
+        """Return the time until the next attempt; None if there is none."""
+        if not fetched.retryable:
+            return None
+        timed_out = fetched.failure is not None and fetched.failure.code in TIMEOUTS
+        if failed_before + 1 >= (min(self.attempts, TIMED_OUT_ATTEMPTS) if timed_out else self.attempts):
+            return None
+        wait = min(self.first_wait_seconds * (1 << failed_before), LONGEST_WAIT_SECONDS)
+        return max(wait * (1 + JITTER * self.jitter()), self._asked_by(fetched))
+
+    def _asked_by(self, fetched: Fetched) -> float:
+        """Return the seconds that the `Retry-After` of a 503 asks for: it delays this URL, not always its host."""
+        asked = self.asked_seconds(fetched.retry_after) if fetched.status == REFUSED and fetched.retry_after else None
+        return asked or 0.0
+
+
 class PageFetcher:
     """Fetches pages for one walker, all with the same limits. With `capture`, raw responses are returned as well."""
 
@@ -141,7 +171,7 @@ class PageFetcher:
         self._capture = capture
         self._token = token  # our product token, for directives addressed to single robots
         self._urls = Canonicalizer(PLAIN_URLS)
-        self._id = getrandbits(63)
+        self._id = random.getrandbits(63)
 
     def submit(
         self,

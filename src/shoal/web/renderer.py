@@ -232,7 +232,7 @@ class RemoteRenderer:
         try:
             return json.decode(outcome.raw, type=RenderAnswer)
         except (DecodeError, ValidationError):
-            raise BackendUnavailable("the renderer", "its answer is not from a renderer", FIX) from None
+            raise BackendUnavailable("the renderer", "the response is not that of a renderer", FIX) from None
 
     def _refusal(self, response: Response) -> Exception:
         """Return the error of the service. Errors that are not the page's fault are temporary, so the page is

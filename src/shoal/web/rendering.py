@@ -36,6 +36,7 @@ BY_THE_BROWSER: Final = frozenset({"accept", "accept-encoding", "accept-language
 
 RenderMode = Literal["never", "auto", "always"]
 Done = Callable[[Fetched], None]
+Screenshots = Callable[[Url, bytes], Awaitable[None]]
 
 
 class RenderOptions(Struct, frozen=True, kw_only=True):
@@ -52,7 +53,7 @@ class RenderOptions(Struct, frozen=True, kw_only=True):
     user_agent: str | None = None
     proxy: str | None = None  # a label
     timeout_seconds: float | None = None  # if shorter than SHOAL_RENDER_TIMEOUT
-    screenshots: Callable[[Url, bytes], Awaitable[None]] | None = None
+    screenshots: Screenshots | None = None
 
 
 class RenderCallbacks(Struct, frozen=True, kw_only=True):
@@ -74,14 +75,14 @@ class RenderStage:
         *,
         callbacks: RenderCallbacks,
         clock: Clock,
-        keeps_bodies: bool,
+        keeps_responses: bool,
     ) -> None:
         self._renderer = renderer
         self._fetcher = fetcher
         self._options = options
         self._callbacks = callbacks
         self._clock = clock
-        self._keeps_bodies = keeps_bodies
+        self._keeps_responses = keeps_responses
         self._kinds = PageKinds()
         self._queue: deque[Rendering] = deque()
         self._active: dict[Rendering, asyncio.Task[None]] = {}
@@ -98,7 +99,7 @@ class RenderStage:
     def start(self, url: Url, fetched: Fetched, done: Done) -> "Rendering | None":
         """Render a page if it needs it; `done` is called once, unless the handle is cancelled first."""
         captured = fetched.captured
-        if not self._keeps_bodies:
+        if not self._keeps_responses:
             fetched.captured = ()
         facts = fetched.facts
         if not captured or facts is None or fetched.failure is not None or fetched.chain is not None:

@@ -1,25 +1,27 @@
 """Single requests through the fetch pool, for callers that await each one: probes of an analysis, and alike."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import count
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import Struct
 
 from shoal.base.database import Database, Tx
 from shoal.base.signals import Signals
 from shoal.base.url import Url, origin
-from shoal.egress import Cancellable
+from shoal.egress import Cancellable, Failure
 from shoal.hosts.rate_limiter import RateLimiter, SlotGrant
-from shoal.hosts.robots_cache import RobotsAnswer, RobotsRules
+from shoal.hosts.robots_cache import RobotsAnswer, RobotsRules, objection
 from shoal.hosts.store import HostStore
 from shoal.hosts.throttle import ThrottleTracker, emit_holds
 from shoal.web.fetch_pool import Admitted, FetchPool, WindowSize
 from shoal.web.page_fetcher import Fetched
 
 LONGEST_WAIT_SECONDS: Final = 60.0  # for a slot
+NO_SLOT: Final = "no_slot"
 
+T = TypeVar("T")
 Done = Callable[[Fetched], None]
 Send = Callable[[Url, float, Done], Cancellable]
 """Sends the request for a URL by a time, and calls back with its outcome."""
@@ -31,13 +33,12 @@ class SingleFetch(Struct, eq=False):
     seq: int
     at: Url
     send: Send
-    outcome: "asyncio.Future[Fetched | None]"
+    outcome: "asyncio.Future[Fetched | None]"  # None: its slot is over, and it needs another one
     host: int = 0
     start_in_seconds: float = 0.0
     slot_at: float = 0.0
     delay_seconds: float = 0.0
     attempts: int = 0
-    handed_back: bool = False
 
 
 class SingleFetches:
@@ -67,13 +68,14 @@ class SingleFetches:
         self._numbers = count()
         self._one_commit = asyncio.Lock()  # what was learned about hosts is stored by one commit at a time
 
-    async def fetch(self, url: Url, send: Send) -> Fetched | None:
-        """Request one URL. Return None if robots.txt forbids it or is unreachable, or if no slot came in time."""
+    async def fetch(self, url: Url, send: Send) -> Fetched:
+        """Request one URL. Return a failure if robots.txt forbids it or is unreachable, or if no slot came in time."""
         give_up_at = self._clock.monotonic() + LONGEST_WAIT_SECONDS
         while True:
             grant = await self._find_slot(origin(url))
             if self._clock.monotonic() + grant.wait_seconds > give_up_at:
-                return None
+                why = f"{origin(url)} has no free slot within {LONGEST_WAIT_SECONDS:g} s: it is on hold, or busy."
+                return _failed(Failure(NO_SLOT, why, retryable=True, url=url))
             if not grant.granted:
                 await self._clock.sleep(grant.wait_seconds)
                 continue
@@ -91,26 +93,38 @@ class SingleFetches:
             finally:
                 self._pool.withdraw({task.seq})
                 self._pool.cancel(task.seq)
-            if not task.handed_back:
+            if fetched is not None:
                 return fetched
 
     async def _find_slot(self, host_origin: str) -> SlotGrant:
         """Reserve the next slot of a host, and store what responses said about hosts in the same commit."""
         async with self._one_commit:
-            updates = self._throttle.updates()
+            return await self._record(lambda tx: self._limiter.next_slot(tx, host_origin, LONGEST_WAIT_SECONDS))
 
-            async def commit(tx: Tx) -> tuple[SlotGrant, dict[int, float]]:
-                hold_seconds = await self._hosts.record(tx, updates) if updates else {}
-                return await self._limiter.next_slot(tx, host_origin, LONGEST_WAIT_SECONDS), hold_seconds
+    async def settle(self) -> None:
+        """Store what the last responses said about hosts; each fetch stores that of those before it."""
 
-            try:
-                grant, hold_seconds = await self._database.run(commit)
-            except BaseException:
-                self._throttle.forget()
-                raise
-            self._throttle.learn(hold_seconds)
-            emit_holds(self._signals, updates, hold_seconds)
-            return grant
+        async def nothing(tx: Tx) -> None: ...
+
+        async with self._one_commit:
+            if self._throttle.has_updates:
+                await self._record(nothing)
+
+    async def _record(self, then: Callable[[Tx], Awaitable[T]]) -> T:
+        updates = self._throttle.updates()
+
+        async def commit(tx: Tx) -> tuple[T, dict[int, float]]:
+            hold_seconds = await self._hosts.record(tx, updates) if updates else {}
+            return await then(tx), hold_seconds
+
+        try:
+            result, hold_seconds = await self._database.run(commit)
+        except BaseException:
+            self._throttle.forget()
+            raise
+        self._throttle.learn(hold_seconds)
+        emit_holds(self._signals, updates, hold_seconds)
+        return result
 
     def close(self) -> None:
         """Cancel everything, robots.txt requests included."""
@@ -126,7 +140,7 @@ class SingleFetches:
             case RobotsAnswer.UNKNOWN:
                 return Admitted.AFTER_ROBOTS
             case RobotsAnswer.DENIED | RobotsAnswer.UNREACHABLE:
-                _end(task, None)
+                _end(task, _failed(objection(self._robots.known(origin(task.at)), task.at)))
                 return None
 
     def robots_of(self, task: SingleFetch) -> RobotsRules:
@@ -139,7 +153,6 @@ class SingleFetches:
         _end(task, fetched)
 
     def hand_back(self, task: SingleFetch, wait_seconds: float) -> None:
-        task.handed_back = True
         _end(task, None)
 
     def failed(self, task: SingleFetch | None, error: Exception) -> None:
@@ -147,6 +160,10 @@ class SingleFetches:
             raise error
         if not task.outcome.done():
             task.outcome.set_exception(error)
+
+
+def _failed(failure: Failure) -> Fetched:
+    return Fetched(failure.url, 0.0, failure=failure)
 
 
 def _end(task: SingleFetch, fetched: Fetched | None) -> None:

@@ -23,7 +23,7 @@ from shoal.work.ipc import (
     Report,
     Start,
 )
-from shoal.work.worker_context import TaskWindow, WorkerContext
+from shoal.work.worker_context import RecentTasks, WorkerContext
 
 RETRY_AFTER = timedelta(seconds=1)  # before the next child after one that could not start, or the next try to hand back
 ROLE = "runs"
@@ -54,13 +54,13 @@ class RunChildren:
         self,
         context: WorkerContext,
         on_free: Callable[[], None],
-        tasks: TaskWindow | None = None,
+        tasks: RecentTasks | None = None,
         on_start: Callable[[], None] = lambda: None,
     ) -> None:
         self._context = context
         self._on_free = on_free
         self._on_start = on_start
-        self._tasks = tasks or TaskWindow(context.clock)
+        self._tasks = tasks or RecentTasks(context.clock)
         self._concurrency = context.settings.concurrency
         # By fence: a job may be leased again before its previous child has been dealt with.
         self._active: dict[Fence, RunChild] = {}

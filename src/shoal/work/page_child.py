@@ -14,7 +14,7 @@ from shoal.work.child_handle import ChildProcess, KillReason
 from shoal.work.child_pool import RETRY_AFTER
 from shoal.work.ipc import Configure, Full, HandBack, Leave, LimitRate, Nudge, Renewed, Report, Status
 from shoal.work.page_job_loop import holder_of
-from shoal.work.worker_context import TaskWindow, WorkerContext
+from shoal.work.worker_context import RecentTasks, WorkerContext
 
 ROLE = "pages"
 KIND = "page"
@@ -25,7 +25,7 @@ class PageChild:
     """The page child of a worker. It is started for the first page job, and replaced when it dies or grows too big.
     `on_change` is called when it begins to fetch, when it holds no more jobs, and when it has started or ended."""
 
-    def __init__(self, context: WorkerContext, on_change: Callable[[], None], tasks: TaskWindow) -> None:
+    def __init__(self, context: WorkerContext, on_change: Callable[[], None], tasks: RecentTasks) -> None:
         self._context = context
         self._on_change = on_change
         self._tasks = tasks

@@ -39,6 +39,7 @@ T = TypeVar("T", bound=JobTask)
 R = TypeVar("R")
 
 BATCH = 100  # results that are settled at once, however recent the last commit was
+BATCH_BYTES = 16_000_000  # of results that are settled at once, or one result; if more wait, no job starts
 BATCH_SECONDS = 0.05  # the longest that a result waits for others while jobs are running
 AHEAD_LIMIT = 500  # jobs that may be held beyond the slots
 AHEAD_SECONDS = 2.0  # a job that could not start for this long is handed back: another worker may have a free slot
@@ -83,6 +84,10 @@ class JobExecutor(Protocol[T, R]):
 
     def put_off(self, task: T, wait_seconds: float) -> R:
         """Return the result of a job that may not start for this time."""
+        ...
+
+    def size_of(self, result: R) -> int:
+        """Return how many bytes of content a result has, as it is stored."""
         ...
 
     async def settle(self, results: Sequence[R], holder: str, want: int) -> list[T]:
@@ -134,6 +139,7 @@ class PageJobLoop(Generic[T, R]):
         self._suspect: T | None = None  # the one that is in the pool
         self._results: list[tuple[Fence, R]] = []
         self._settling: list[tuple[Fence, R]] = []  # in the commit that is under way
+        self._result_bytes = 0  # of all results that are not stored yet
         self._first_result_at = 0.0
         self._changed = asyncio.Event()
         self._validity = LeaseValidity(queue.settings.lease, self._clock)
@@ -245,6 +251,8 @@ class PageJobLoop(Generic[T, R]):
     def is_closed(self) -> bool:
         if self._suspects and self._suspect is None:
             return True  # the suspect starts when nothing runs any more
+        if self._result_bytes > BATCH_BYTES:
+            return True
         most = self._slots if self._suspect is None else 1
         return self.running >= most or not self._validity.holds()
 
@@ -326,6 +334,7 @@ class PageJobLoop(Generic[T, R]):
         if not self._results:
             self._first_result_at = now
         self._results.append((task.lease.fence, result))
+        self._result_bytes += self._executor.size_of(result)
         if task.started_at:
             seconds = now - task.started_at
             self._job_seconds += (seconds - self._job_seconds) * LEARNED_PART if self._job_seconds else seconds
@@ -356,7 +365,7 @@ class PageJobLoop(Generic[T, R]):
         if min(self._settle_in_seconds(), self._lease_in_seconds()) > 0:
             return
         want = self._want()
-        self._settling, self._results = self._results, []
+        size = self._split_results()
         settled = len(self._settling)
         self._nudged = False
         self._is_leasing = want > 0
@@ -371,6 +380,7 @@ class PageJobLoop(Generic[T, R]):
             return
         self._is_leasing = False
         self._settling = []
+        self._result_bytes -= size
         now = self._clock.monotonic()
         if not self.held:
             self._validity.renew(now)  # these leases are new; only our parent knows about older ones
@@ -382,6 +392,17 @@ class PageJobLoop(Generic[T, R]):
             self._callbacks.leased()  # a job that blocks this loop must not cost the others their leases
         self._suspects.extend(task for task in tasks if task.lease.crash_count)
         self._pool.accept([task for task in tasks if not task.lease.crash_count])
+
+    def _split_results(self) -> int:
+        """Take the results of the next commit; return how many bytes they have."""
+        total = count = 0
+        for _, result in self._results:
+            size = self._executor.size_of(result)
+            if count and total + size > BATCH_BYTES:
+                break
+            total, count = total + size, count + 1
+        self._settling, self._results = self._results[:count], self._results[count:]
+        return total
 
     def _fill(self) -> None:
         """Start the next suspect, if there is one; the pool starts all others."""

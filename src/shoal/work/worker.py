@@ -20,7 +20,7 @@ from shoal.work.child_handle import ChildProcess
 from shoal.work.child_pool import RunChildren
 from shoal.work.leases import LeaseHeartbeat
 from shoal.work.page_child import PageChild
-from shoal.work.worker_context import TaskWindow, WorkerContext
+from shoal.work.worker_context import RecentTasks, WorkerContext
 
 RESTART_TIMEOUT = timedelta(minutes=1)  # for the browsers of all children
 KILL_TIMEOUT = timedelta(seconds=5)  # for handing back the jobs of children that were killed at the end
@@ -102,7 +102,7 @@ class Worker:
         self._paused = False
         self._draining = False
         self._rate: float | None = None
-        self.tasks = TaskWindow(context.clock)
+        self.tasks = RecentTasks(context.clock)
         self._runs = RunChildren(context, self._on_free, self.tasks, on_start=self._share_rate)
         self._pages = PageChild(context, self._share_rate, self.tasks) if with_pages else None
         self._pools: list[RunChildren | PageChild] = [self._runs]
@@ -119,6 +119,10 @@ class Worker:
     def full_storage(self) -> Mapping[str, str]:
         """Each storage without space, with a sentence about it. Jobs that need it are not leased."""
         return self._context.storage.full
+
+    @property
+    def is_leasing(self) -> bool:
+        return not (self._paused or self._draining or self._stopping.is_set())
 
     @property
     def status(self) -> WorkerStatus:

@@ -18,7 +18,7 @@ WINDOW_SECONDS = 300.0
 STEP_SECONDS = 1.0  # tasks that end within it are one entry
 
 
-class TaskWindow:
+class RecentTasks:
     """Counts the tasks that ended within the last five minutes, and all since the start. A task is a job that ended:
     one that was handed back did not."""
 

@@ -124,7 +124,7 @@ class ReportRule(Struct, kw_only=True):
 
     condition: Annotated[str, describe("The rule, such as `broken_links <= 0`.")]
     metric: str
-    severity: Annotated[str, describe("`warning` if the rule cannot fail the gate.")]
+    severity: Annotated[str, describe("`error`, or `warning` if the gate passes although this rule is violated.")]
     outcome: Outcome
     value: Annotated[float | None, describe("The measured value; null if it could not be measured.")]
     baseline: Annotated[float | None, describe("The value of the baseline, if the rule compares with it.")]
@@ -166,7 +166,7 @@ class ReportAnalyzer(Struct, kw_only=True):
     error: Annotated[str | None, describe("Why it failed; null unless it did.")]
     findings: int
     duration_ms: float
-    artifacts: Annotated[list[Artifact], describe("Files that it left, to download by name.")] = []
+    artifacts: Annotated[list[Artifact], describe("Files that the analyzer left, for download by name.")] = []
     skipped: Annotated[str | None, describe("Why it does not apply to the crawl; null if it does.")] = None
     optional: Annotated[bool, describe("Its failure does not fail the analysis.")] = False
 

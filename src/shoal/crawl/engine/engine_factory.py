@@ -15,7 +15,6 @@ from shoal.crawl.engine.fetch_window import Fetchers, FetchWindow
 from shoal.crawl.engine.known_urls import PreviousCrawl
 from shoal.crawl.engine.page_reader import PageReader
 from shoal.crawl.engine.results import BatchBuilder, NotModifiedPages, ResponseReader
-from shoal.crawl.engine.retries import Retries
 from shoal.crawl.engine.sitemap_reader import SitemapReader
 from shoal.crawl.engine.walker_commits import WalkerCommits
 from shoal.crawl.engine.walker_context import (
@@ -36,10 +35,9 @@ from shoal.hosts.robots import product_token
 from shoal.hosts.robots_cache import FRESH_FOR, AllowAll, RobotsCache, RobotsRules
 from shoal.hosts.throttle import ThrottleTracker
 from shoal.queue.job import Fence
-from shoal.web.cookies import CookieJar
-from shoal.web.crawl_headers import CrawlHeaders
+from shoal.web.crawl_headers import CookieJar, CrawlHeaders
 from shoal.web.fetch_pool import WindowSize
-from shoal.web.page_fetcher import PageFetcher
+from shoal.web.page_fetcher import PageFetcher, Retries
 from shoal.web.sitemap_fetcher import SitemapFetcher
 
 if TYPE_CHECKING:  # few crawls store bodies or read more than facts
@@ -105,8 +103,9 @@ def build_engine(
     batch = BatchBuilder(
         size.total, settings.crawl, budget, throttle, control.wake, bodies=bodies, not_modified=not_modified
     )
-    responses = ResponseReader(pages, sitemaps, batch, budget, control.wake, bodies=bodies)
-    headers = _headers(config, agent, clock)
+    responses = ResponseReader(pages, sitemaps, batch, bodies=bodies, hands_on=callbacks.with_responses)
+    headers = headers_of(config, agent, clock)
+    keeps_responses = bodies is not None or callbacks.with_responses
     fetcher = PageFetcher(
         runtime.egress,
         headers,
@@ -114,7 +113,7 @@ def build_engine(
         ExtractOptions(max_links=settings.crawl.max_links, agent=product_token(agent)),
         signals.fetch_blocked,
         optional_facts,
-        capture=bodies is not None or runtime.renderer is not None,
+        capture=keeps_responses or runtime.renderer is not None,
         token=product_token(agent),
     )
     fetchers = Fetchers(fetcher, SitemapFetcher(runtime.egress, headers, fetcher.limits, signals.fetch_blocked))
@@ -123,9 +122,16 @@ def build_engine(
         from shoal.crawl.engine.render_stage_factory import build_render_stage  # few crawls render
 
         rendering = build_render_stage(
-            runtime.renderer, fetcher, runtime, crawl, control, signals, connections=size.per_host
+            runtime.renderer,
+            fetcher,
+            runtime,
+            crawl,
+            control,
+            signals,
+            connections=size.per_host,
+            keeps_responses=keeps_responses,
         )
-    window = FetchWindow(size, fetchers, admission, responses, control, rendering)
+    window = FetchWindow(size, fetchers, admission, responses, control, callbacks.has_capacity, rendering)
 
     def settled(done: list[Settled]) -> None:
         signals.settled(done, sitemaps.is_guess)
@@ -219,6 +225,7 @@ def _robots(
     return RobotsRules(cache, FRESH_FOR.total_seconds(), on_store_error=store_failed)
 
 
-def _headers(config: CrawlConfig, agent: str, clock: Clock) -> CrawlHeaders:
+def headers_of(config: CrawlConfig, agent: str, clock: Clock) -> CrawlHeaders:
+    """Return the headers and cookies of the requests of a crawl."""
     seeds = seeds_of(config)
     return CrawlHeaders.build(agent, config.headers, CookieJar(clock, cookies_for(config.cookies, seeds)), seeds)

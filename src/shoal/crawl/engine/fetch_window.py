@@ -81,6 +81,7 @@ class FetchWindow:
         admission: Admission,
         responses: ResponseReader,
         control: WalkerRequests,
+        has_capacity: Callable[[], bool],
         rendering: "RenderStage | None" = None,
     ) -> None:
         self._fetchers = fetchers
@@ -89,6 +90,7 @@ class FetchWindow:
         self._batch = responses.batch
         self._throttle = responses.batch.throttle
         self._control = control
+        self._has_capacity = has_capacity  # of the consumer of the results
         self._rendering = rendering
         self._pool: FetchPool[FrontierTask] = FetchPool(size, self, self._throttle)
         self._in_browser: dict[int, Cancellable] = {}
@@ -174,7 +176,9 @@ class FetchWindow:
 
     @property
     def is_closed(self) -> bool:
-        return self._batch.is_closed or (self._rendering is not None and self._rendering.is_full)
+        if self._batch.is_closed or not self._has_capacity():
+            return True
+        return self._rendering is not None and self._rendering.is_full
 
     @property
     def is_out_of_reach(self) -> bool:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from itertools import compress
-from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -10,7 +9,6 @@ from shoal.base.clock import Clock
 from shoal.base.url import Canonicalizer, Url, UrlRefusal
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.engine.known_urls import MOST_EACH, RecalledPage, SeenCache
-from shoal.crawl.engine.retries import Retries
 from shoal.crawl.frontier.fates import REOPENING, Fate
 from shoal.crawl.frontier.traps import TrapWatch
 from shoal.crawl.frontier.values import (
@@ -24,16 +22,13 @@ from shoal.crawl.frontier.values import (
     key_of,
 )
 from shoal.crawl.scope import CrawlScope, guesses, may_be_sitemap, new_sitemap, seeds_of, wants_sitemaps
-from shoal.egress import Hop
 from shoal.extract.encoding import with_encoded_queries
-from shoal.extract.page import PageFacts, combined, forbids_following
+from shoal.extract.page import PageFacts, forbids_following
 from shoal.hosts.robots_cache import FAILURES_OF_THE_HOST, RobotsUnavailable
 from shoal.pages.links import LinkFlag, join, pack
 from shoal.pages.page import NOT_MODIFIED, Page
-from shoal.web.page_fetcher import Fetched
-
-if TYPE_CHECKING:  # few crawls ask for more than facts
-    from shoal.extract.optional_facts import OptionalFacts
+from shoal.web.page_fetcher import Fetched, Retries
+from shoal.web.page_record import facts_to_page, further_to_page, response_to_page, shown_hops
 
 KEPT_FACTS = (
     *("content_type", "encoding", "bytes", "title", "description", "canonical", "robots", "lang", "h1", "word_count"),
@@ -188,7 +183,7 @@ class PageReader:
             return Settled(task, Fate.OPEN, untried=True, retry_in_seconds=wait_seconds)
         if awaited.failure is not None:
             failed = self._bare(task)
-            failed.redirects, failed.final_url = _hops(awaited.failure.redirects), awaited.leads_to
+            failed.redirects, failed.final_url = shown_hops(awaited.failure.redirects), awaited.leads_to
             failed.error_code, failed.error_message = awaited.failure.code, awaited.failure.message
             if page is not None:
                 failed.fetched_at, failed.body_file = page.fetched_at, page.body_file
@@ -284,7 +279,7 @@ class PageReader:
         return Page(
             url=task.url,
             final_url=task.at,
-            redirects=[] if task.chain is None else _hops(task.chain.hops),
+            redirects=[] if task.chain is None else shown_hops(task.chain.hops),
             depth=task.depth,
             parent=task.parent,
             fetched_at=self.clock.micros(),
@@ -293,21 +288,7 @@ class PageReader:
 
     def _page(self, task: FrontierTask, fetched: Fetched) -> Page:
         page = self._bare(task)
-        page.final_url = fetched.loops_to or fetched.final_url
-        page.status = fetched.status
-        page.content_type = fetched.content_type
-        page.bytes = fetched.bytes
-        page.etag = fetched.etag
-        page.last_modified = fetched.last_modified
-        page.duration_ms = round(fetched.seconds * 1000, 3)
-        page.rendered = fetched.rendered
-        page.render_wait = fetched.render_wait
-        page.robots = fetched.robots
-        page.canonical = fetched.canonical
-        page.redirects = _hops(fetched.redirects)
-        if fetched.failure is not None:
-            page.error_code = fetched.failure.code
-            page.error_message = fetched.failure.message
+        response_to_page(fetched, page)
         return page
 
     def _links(self, task: FrontierTask, fetched: Fetched, facts: PageFacts, page: Page, batch: WalkerBatch) -> None:
@@ -318,9 +299,7 @@ class PageReader:
             self.scope.widen(final)
             if self._guess_sitemaps:
                 batch.found += guesses([final], self.key_seed)
-        facts_to_page(facts, page)
-        if fetched.robots:
-            page.robots = combined(facts.robots, fetched.robots)
+        facts_to_page(fetched, facts, page)
         base = self.urls.base(final, facts.base)
         known = batch if self.scope.inside(final) else None  # links of pages out of scope are not stored
         written = facts.links + facts.nofollow
@@ -422,33 +401,3 @@ class PageReader:
         if self.traps.holds(url):
             fate = Fate.QUARANTINED
         batch.found.append(NewUrl(key, chk, url, depth, fate, parent))
-
-
-def _hops(hops: Iterable[Hop]) -> list[dict[str, Any]]:
-    return [{"url": hop.url, "status": hop.status} for hop in hops]
-
-
-def facts_to_page(facts: PageFacts, page: Page) -> None:
-    """Copy the facts of a page to its record."""
-    page.encoding = facts.encoding
-    page.title = facts.title
-    page.description = facts.description
-    page.canonical = facts.canonical
-    page.robots = facts.robots
-    page.lang = facts.lang
-    page.h1 = facts.h1
-    page.word_count = facts.word_count
-    page.content_hash = facts.content_hash
-    page.text_hash = facts.text_hash
-    page.flags = int(facts.flags)
-
-
-def further_to_page(further: "OptionalFacts", page: Page) -> None:
-    """Copy optional facts to the record. An error in the data is the page's error if it has no other."""
-    page.data = further.data
-    page.fingerprint = further.fingerprint
-    page.detail = further.detail
-    page.outlinks = further.outlinks
-    if page.error_code is None and further.error_code is not None:
-        page.error_code = further.error_code
-        page.error_message = further.error_message

@@ -3,15 +3,15 @@
 from collections.abc import Callable
 from functools import partial
 
-from shoal.base.settings import CrawlSettings
+from shoal.base.settings import CrawlSettings, Settings
 from shoal.base.url import Url
-from shoal.crawl.crawl import Crawl, split_wait_for
+from shoal.crawl.crawl import Crawl, CrawlConfig, split_wait_for
 from shoal.crawl.credentials import is_label
 from shoal.crawl.engine.walker_context import WalkerRequests, WalkerRuntime, WalkerSignals
 from shoal.crawl.url_patterns import UrlPatterns
 from shoal.web.page_fetcher import PageFetcher
 from shoal.web.renderer import Renderer, save_screenshot
-from shoal.web.rendering import RenderCallbacks, RenderOptions, RenderStage
+from shoal.web.rendering import RenderCallbacks, RenderOptions, RenderStage, Screenshots
 
 
 def build_render_stage(
@@ -23,11 +23,29 @@ def build_render_stage(
     signals: WalkerSignals,
     *,
     connections: int,
+    keeps_responses: bool,
 ) -> RenderStage:
     """Build the step that renders the pages of one walker."""
-    config, settings = crawl.config, runtime.settings
-    folder = settings.render.screenshots
-    options = RenderOptions(
+    folder = runtime.settings.render.screenshots
+    options = render_options(
+        crawl.config,
+        runtime.settings,
+        connections=connections,
+        screenshots=None if folder is None else partial(save_screenshot, folder / crawl.id),
+    )
+    callbacks = RenderCallbacks(
+        unavailable=signals.renderer_refused, missing=signals.rendering_impossible, failed=control.fail
+    )
+    return RenderStage(
+        renderer, fetcher, options, callbacks=callbacks, clock=runtime.clock, keeps_responses=keeps_responses
+    )
+
+
+def render_options(
+    config: CrawlConfig, settings: Settings, *, connections: int, screenshots: Screenshots | None
+) -> RenderOptions:
+    """Return how the pages of a crawl are rendered."""
+    return RenderOptions(
         mode=config.render,
         pages=pages_at_once(settings.crawl, config.workers),
         wait_for=selector_by_url(config.wait_for),
@@ -37,13 +55,7 @@ def build_render_stage(
         connections=connections,
         user_agent=config.user_agent or settings.egress.user_agent,
         proxy=config.proxy if config.proxy is not None and settings.render.url and is_label(config.proxy) else None,
-        screenshots=None if folder is None else partial(save_screenshot, folder / crawl.id),
-    )
-    callbacks = RenderCallbacks(
-        unavailable=signals.renderer_refused, missing=signals.rendering_impossible, failed=control.fail
-    )
-    return RenderStage(
-        renderer, fetcher, options, callbacks=callbacks, clock=runtime.clock, keeps_bodies=config.keep_bodies
+        screenshots=screenshots,
     )
 
 

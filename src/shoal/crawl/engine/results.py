@@ -11,6 +11,7 @@ from shoal.crawl.engine.page_reader import PageReader
 from shoal.crawl.engine.sitemap_reader import SitemapReader
 from shoal.crawl.frontier.values import FrontierTask, Settled, UrlKind, WalkerBatch
 from shoal.hosts.throttle import ThrottleTracker
+from shoal.pages.page import NOT_MODIFIED
 from shoal.web.page_fetcher import Fetched
 from shoal.web.sitemap_fetcher import FetchedSitemap
 
@@ -57,6 +58,7 @@ class NotModifiedPages:
 
 STARVING_SECONDS = 0.02  # a window that runs dry commits sooner, but not all the time
 MOST_URLS = 20_000  # found URLs in one commit: no lease can be renewed during a long commit
+MOST_BODIES = 16_000_000  # bytes of responses in one commit that are handed on with their pages
 
 
 class BatchBuilder:
@@ -80,13 +82,14 @@ class BatchBuilder:
         self.window_size = window_size
         self._commit_results = settings.commit_results
         self._commit_seconds = settings.commit_every.total_seconds()
-        self._budget = budget
+        self.budget = budget
         self.throttle = throttle
-        self._wake = wake  # makes the commit loop check whether a commit is due
+        self.wake = wake  # makes the commit loop check whether a commit is due
         self._bodies = bodies  # are written before the commit that has their pages
         self._not_modified = not_modified
         self.pending = WalkerBatch()
         self.held = 0
+        self._body_bytes = 0  # of the responses that the pending batch hands on
         self._suspects = 0  # suspects among the held tasks; while there is one, nothing else is taken
 
     def take(self, tasks: list[FrontierTask]) -> None:
@@ -99,9 +102,11 @@ class BatchBuilder:
         results = self.pending.settled
         results.append(settled)
         self._suspects -= settled.task.is_suspect
+        if settled.captured is not None:
+            self._body_bytes += settled.captured.size
         # The first result starts the wait for the commit; a full batch or a window that runs dry ends it.
         if len(results) == 1 or len(results) >= self._commit_results or self._is_starving or self.is_full:
-            self._wake()
+            self.wake()
 
     @property
     def is_heavy(self) -> bool:
@@ -112,12 +117,14 @@ class BatchBuilder:
     def is_full(self) -> bool:
         """Return whether so many URLs or bodies wait to be written that nothing more is fetched before the next
         commit."""
-        return self.is_heavy or (self._bodies is not None and self._bodies.is_full)
+        if self._bodies is not None and self._bodies.is_full:
+            return True
+        return self.is_heavy or self._body_bytes >= MOST_BODIES
 
     @property
     def is_closed(self) -> bool:
         """Return whether no fetch may start: the budget is spent, or the batch is full."""
-        return self._budget.spent is not None or self.is_full
+        return self.budget.spent is not None or self.is_full
 
     @property
     def _is_starving(self) -> bool:
@@ -125,7 +132,7 @@ class BatchBuilder:
 
     def capacity(self) -> int:
         """Return how many more URLs to take: for the window, and for what finishes while the next commit runs."""
-        if self._budget.spent is not None or self._suspects:
+        if self.budget.spent is not None or self._suspects:
             return 0
         return max(0, self.window_size + self._commit_results - self.held)
 
@@ -147,10 +154,10 @@ class BatchBuilder:
 
     def cut(self) -> WalkerBatch:
         """Return the batch for the commit that starts now, and begin the next one."""
-        batch, self.pending = self.pending, WalkerBatch()
+        batch, self.pending, self._body_bytes = self.pending, WalkerBatch(), 0
         batch.hosts = self.throttle.updates()
         self.held -= len(batch.settled)
-        self._budget.reported()
+        self.budget.reported()
         return batch
 
     async def complete(self, batch: WalkerBatch, most: int | None = None) -> None:
@@ -162,7 +169,7 @@ class BatchBuilder:
         taken = self._bodies.take() if self._bodies is not None else []
         if batch.unchanged and self._not_modified is not None:
             postponed = await self._not_modified.recall(batch, MOST_URLS if most is None else most)
-            self._budget.held_back(postponed)
+            self.budget.held_back(postponed)
             self.held += len(postponed)
             self.pending.settled[:0] = postponed
             self.pending.unchanged[:0] = postponed
@@ -171,11 +178,12 @@ class BatchBuilder:
 
     def forget(self) -> None:
         """Start over with nothing held: the store knows which URLs are settled, and the others are taken again."""
-        self._budget.forget()
+        self.budget.forget()
         if self._bodies is not None:
             self._bodies.forget()
         self.pending = WalkerBatch()
         self.held = 0
+        self._body_bytes = 0
         self._suspects = 0
 
 
@@ -190,17 +198,16 @@ class ResponseReader:
         pages: PageReader,
         sitemaps: SitemapReader,
         batch: BatchBuilder,
-        budget: Budget,
-        wake: Callable[[], None],
         *,
         bodies: "BodyRecorder | None",
+        hands_on: bool = False,
     ) -> None:
+        """`hands_on`: whoever runs the walker gets each page with its response."""
         self._pages = pages
         self._sitemaps = sitemaps
         self.batch = batch
-        self._budget = budget
-        self._wake = wake  # makes the commit loop check whether a commit is due
         self._bodies = bodies
+        self._hands_on = hands_on
         self._waiting: deque[tuple[FrontierTask, Fetched]] = deque()
 
     @property
@@ -222,7 +229,7 @@ class ResponseReader:
         while self._waiting and not has_more and not self.batch.is_heavy:
             has_more = self._read_next()
         if self.batch.is_heavy:
-            self._wake()
+            self.batch.wake()
         return has_more
 
     def give_up(self, task: FrontierTask) -> None:
@@ -235,17 +242,19 @@ class ResponseReader:
 
     def _read_next(self) -> bool:
         task, fetched = self._waiting.popleft()
-        if self._budget.full:
+        if self.batch.budget.full:
             return False  # too late: the frontier gets it back when the walker leaves
         settled = self._settle(task, fetched)
         if settled is None:
             self._waiting.appendleft((task, fetched))
             return True
-        self._budget.count(settled)
+        self.batch.budget.count(settled)
         # The commit may end a redirect here: then its record has a body, otherwise a few bytes are stored without need.
         page = settled.page if settled.onward is None else settled.onward.page
         if fetched.captured and page is not None and self._bodies is not None:
             self._bodies.add(page, fetched.captured, fetched.earlier)
+        if self._hands_on and fetched.captured and settled.page is not None and settled.page.status != NOT_MODIFIED:
+            settled.captured = fetched.captured[0]
         self.batch.add(settled)
         return False
 

@@ -60,6 +60,7 @@ class WalkerCallbacks(Struct, frozen=True, kw_only=True):
     renew: Callable[[], Awaitable[bool]] = never  # renews the lease; returns whether it is still ours
     settled: Callable[[list[Settled]], None] = lambda settled: None  # receives what each commit made durable
     has_capacity: Callable[[], bool] = lambda: True  # False while the consumer of the results is too slow
+    with_responses: bool = False  # whether `settled` gets each page with its response
 
 
 class WalkerRequests:

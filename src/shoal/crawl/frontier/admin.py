@@ -14,7 +14,7 @@ from shoal.base.database import Database, Tx, Work
 from shoal.base.errors import NotFound, StateConflict
 from shoal.base.url import Url, UrlRefusal, canonical
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.frontier.admin_store import FrontierAdminStore, UrlFacts
+from shoal.crawl.frontier.admin_store import FrontierAdminStore, UrlFacts, Waiting
 from shoal.crawl.frontier.explain import (
     UrlExplanation,
     explain_refusal,
@@ -64,6 +64,11 @@ class FrontierAdmin:
         """Count the URLs that walkers hold now."""
         crawl = (await self._crawls.get(crawl_id)).crawl
         return await self._database.read(lambda tx: self._stores.of(crawl).taken(tx, crawl.number))
+
+    async def taken_urls(self, crawl_id: str, limit: int) -> list[Waiting]:
+        """Return URLs that walkers hold now, at most `limit`."""
+        crawl = (await self._crawls.get(crawl_id)).crawl
+        return await self._database.read(lambda tx: self._stores.of(crawl).taken_urls(tx, crawl.number, limit))
 
     async def explain(self, crawl_id: str, text: str, longest: int) -> UrlExplanation:
         """Return what became of a URL, and why. A URL that is both a page and a sitemap is explained as a page.

@@ -4,6 +4,7 @@
 Nothing here is fenced: the caller makes sure, in the same transaction, that no walker has the crawl.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -127,8 +128,17 @@ class FrontierAdminStore(Protocol):
         """Count the URLs that live or dead walkers have, from an index."""
         ...
 
+    async def taken_urls(self, tx: Tx, crawl: int, limit: int) -> list[Waiting]:
+        """Return URLs that walkers have, without the context of their hosts. When they were taken is not stored."""
+        ...
+
     async def fate_of(self, tx: Tx, crawl: int, url: Url, kind: UrlKind, key: Key) -> UrlFacts | None:
         """Return what became of a URL; None if the crawl never saw it."""
+        ...
+
+    async def fates_of(self, tx: Tx, crawl: int, keys: Sequence[Key]) -> dict[Key, Fate]:
+        """Return the fates of URLs that were skipped or have failed, and perhaps those of others; keys that the crawl
+        never saw are omitted."""
         ...
 
     async def urls_after(self, tx: Tx, crawl: int, after: Place | None, limit: int) -> list[tuple[Place, KeptUrl]]:

@@ -83,7 +83,7 @@ def explain_url(crawl: Crawl, url: Url, facts: UrlFacts | None) -> UrlExplanatio
     if facts.sitemap is not None:
         return _sitemap(url, facts.fate, facts.sitemap)
     if facts.fate.skipped:
-        return UrlExplanation(url, UrlState.SKIPPED, facts.fate.word, _skipped(crawl.config, url, facts.fate))
+        return UrlExplanation(url, UrlState.SKIPPED, facts.fate.word, skipped_by(crawl.config, url, facts.fate))
     return _settled(url, facts)
 
 
@@ -113,7 +113,7 @@ def _redirected_to(crawl: Crawl, url: Url, target: RedirectTarget, source: UrlFa
     via, facts = Url(target.via), dict[str, Any](via=target.via)
     if target.fate.skipped:
         redirects = Sentence(message("{url} redirects to it."), {"url": via})
-        sentence = joined([redirects, _skipped(crawl.config, url, target.fate)])
+        sentence = joined([redirects, skipped_by(crawl.config, url, target.fate)])
         return UrlExplanation(url, UrlState.SKIPPED, target.fate.word, sentence, facts)
     there = explain_url(crawl, via, source)
     facts |= {name: value for name, value in there.facts.items() if name not in ("parent", "kind")}
@@ -175,7 +175,7 @@ def _never_seen(crawl: Crawl, url: Url) -> Sentence:
     judged = CrawlScope(crawl.config, seeds_of(crawl.config)).judge(url, 0)
     if judged is Fate.OPEN:
         return sentence
-    return joined([sentence, Sentence(message("It would be skipped.")), _skipped(crawl.config, url, judged)])
+    return joined([sentence, Sentence(message("It would be skipped.")), skipped_by(crawl.config, url, judged)])
 
 
 def _open(crawl: Crawl, url: Url, waiting: Waiting | None) -> UrlExplanation:
@@ -318,7 +318,8 @@ def _hops(page: Page) -> Sentence:
     return Sentence(message("It redirects to {url}: {hops} → {url} ({status})."), values)
 
 
-def _skipped(config: CrawlConfig, url: Url, fate: Fate) -> Sentence:
+def skipped_by(config: CrawlConfig, url: Url, fate: Fate) -> Sentence:
+    """Return the rule for which a URL was skipped."""
     match fate:
         case Fate.SKIPPED_DEPTH:
             if config.depth is None:

@@ -78,6 +78,10 @@ SKIPS = {
 """Texts for why URLs were skipped, by the name in records."""
 
 
+SKIPPED = {fate.word: fate for fate in Fate if fate.skipped}
+"""The fates of skipped URLs by the same names."""
+
+
 class TrapState(StrEnum):
     QUARANTINED = "quarantined"
     RELEASED = "released"  # a person released it: never quarantined again in this crawl

@@ -1,3 +1,9 @@
+-- name: fates_of
+-- The fates of URLs, by key and check.
+SELECT f.key, f.chk, f.fate FROM unnest(:keys::bigint[], :checks::int[]) AS g (key, chk)
+CROSS JOIN LATERAL (SELECT t.key, t.chk, t.fate FROM fate AS t
+                    WHERE t.crawl = :crawl AND t.chk = g.chk AND t.key = g.key OFFSET 0) AS f;
+
 -- name: keys_after
 -- URLs of which only the key is known, after a key, in the order of the index.
 SELECT key, chk, fate FROM fate

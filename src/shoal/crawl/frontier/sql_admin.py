@@ -57,6 +57,10 @@ class SqlFrontierAdmin:
     async def taken(self, tx: Tx, crawl: int) -> int:
         return int(await tx.value("taken_count", crawl=crawl))
 
+    async def taken_urls(self, tx: Tx, crawl: int, limit: int) -> list[Waiting]:
+        rows = await tx.all("taken_urls", crawl=crawl, limit=limit)
+        return [Waiting(_kept(row), Fence(JobId(row["job_id"]), row["epoch"])) for row in rows]
+
     async def fate_of(self, tx: Tx, crawl: int, url: Url, kind: UrlKind, key: Key) -> UrlFacts | None:
         facts = await self._facts(tx, crawl, url, kind, key)
         if facts is None or facts.page is not None:
@@ -67,6 +71,10 @@ class SqlFrontierAdmin:
         via, seed = Url(target["via"]), await tx.value("key_seed", crawl=crawl)
         source = await self._facts(tx, crawl, via, UrlKind.PAGE, key_of(via, seed))
         return replace(facts, target=_target(target), source=source)
+
+    async def fates_of(self, tx: Tx, crawl: int, keys: Sequence[Key]) -> dict[Key, Fate]:
+        rows = await tx.all("fates_of", crawl=crawl, keys=[key for key, _ in keys], checks=[chk for _, chk in keys])
+        return {(row["key"], row["chk"]): Fate(row["fate"]) for row in rows}
 
     async def urls_after(self, tx: Tx, crawl: int, after: Place | None, limit: int) -> list[tuple[Place, KeptUrl]]:
         return [(place, _kept(row)) for place, row in await self._rows_after(tx, crawl, after, limit)]
@@ -227,7 +235,7 @@ class SqlFrontierAdmin:
 
     async def page(self, tx: Tx, crawl: int, key: Key) -> Page | None:
         """Return the page with this key and check."""
-        number = await tx.value("page_number", crawl=crawl, key=key[0], chk=key[1])
+        number = await self._pages.number_of(tx, crawl, *key)
         pages = [] if number is None else await self._pages.after(tx, crawl, number - 1, 1)
         return pages[0][1] if pages else None
 

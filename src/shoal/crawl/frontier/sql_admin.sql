@@ -2,6 +2,15 @@
 -- Return what became of one URL.
 SELECT fate FROM fate WHERE crawl = :crawl AND key = :key AND chk = :chk;
 
+-- name: taken_urls
+-- URLs that walkers have taken, by walker and position.
+SELECT f.job_id, f.epoch, f.seq, f.due, f.parent, f.attempts, f.crashes, f.kind, f.path, f.start, f.chain,
+       (SELECT h.origin FROM host AS h WHERE h.number = f.host) AS origin
+FROM frontier_touched AS f
+WHERE f.crawl = :crawl AND f.job_id > ''
+ORDER BY f.job_id, f.epoch, f.seq
+LIMIT :limit;
+
 -- name: sitemaps_after
 -- The sitemaps of a crawl after a key.
 SELECT key, chk, url, fetched_at, status, listed, problem, entries FROM sitemap
@@ -32,10 +41,6 @@ DELETE FROM redirect_target WHERE crawl = :crawl;
 -- name: drop_sitemaps
 -- Delete the sitemaps of a crawl.
 DELETE FROM sitemap WHERE crawl = :crawl;
-
--- name: page_number
--- The number of a URL's page.
-SELECT number FROM page WHERE crawl = :crawl AND key = :key AND chk >= :chk AND chk <= :chk ORDER BY chk;
 
 -- name: touched_after
 -- Return stored URLs that were taken at least once, after a position.

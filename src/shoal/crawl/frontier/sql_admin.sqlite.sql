@@ -1,3 +1,9 @@
+-- name: fates_of
+-- The fates of URLs, by key and check.
+SELECT f.key, f.chk, f.fate
+FROM json_each(:keys) AS k CROSS JOIN json_each(:checks) AS c ON c.key = k.key
+CROSS JOIN fate AS f ON f.crawl = :crawl AND f.key = k.value AND f.chk = c.value;
+
 -- name: keys_after
 -- URLs of which only the key is known, after a key, in the order of the index.
 SELECT key, chk, fate FROM fate

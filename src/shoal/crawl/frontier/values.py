@@ -14,10 +14,13 @@ from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.frontier.fates import Fate, TrapState
 from shoal.egress import Failure
+from shoal.extract.flags import PageFlag
 from shoal.hosts.throttle import HostUpdate
+from shoal.pages.bodies import CapturedExchange
 from shoal.pages.page import NOT_MODIFIED, Page, count_responses
 from shoal.web.page_fetcher import RedirectChain
 
+STAYED_EMPTY = int(PageFlag.STAYED_EMPTY)  # quicker to compare with than a flag
 SUSPECT_FROM = 2  # crashes while other URLs were in flight
 CRASHES_ALONE = 3  # after this many more crashes, alone in flight, the URL fails
 
@@ -187,6 +190,7 @@ class Settled(Struct):
     target_fate: Fate | None = None  # fate of the URL that its redirects led to, if that was not fetched
     awaits_target: bool = False  # set by the commit: another URL has the target of `onward`
     retried_after: str | None = None  # status or error of an attempt that is to be repeated
+    captured: CapturedExchange | None = None  # the page's response, if whoever runs the walker reads it
 
     @property
     def awaiting_chain(self) -> RedirectChain:
@@ -284,6 +288,7 @@ def page_counts(closed: list[Settled], walked_seconds: float = 0.0) -> Counts:
         bytes=sum(page.received for page in pages),
         not_modified=sum(done.is_unchanged for done in closed),
         bytes_saved=sum(page.saved for page in pages),
+        stayed_empty=sum(page.flags & STAYED_EMPTY != 0 for page in pages),
         depth_reached=max((page.depth for page in pages if page.status is not None), default=0),
         walked=timedelta(seconds=walked_seconds),
     )

@@ -41,6 +41,9 @@ class CrawlChange(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = UNSET
     priority: Annotated[Priority | UnsetType, describe("Priority from 0 to 100; higher runs first.")] = UNSET
 
+    other_names: ClassVar = {
+        name: other for name, other in CrawlConfig.other_names.items() if name in ("max_time", "delay")
+    }
     checks: ClassVar[Mapping[str, Check]] = {"include": check_patterns, "exclude": check_patterns}
 
     def applied(self, config: CrawlConfig) -> CrawlConfig:

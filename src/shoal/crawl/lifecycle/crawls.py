@@ -477,8 +477,8 @@ def _conflict(crawl: Crawl, action: str) -> StateConflict:
 
 INSTEAD = {
     CrawlState.PENDING: "start it first",
-    CrawlState.STOPPING: "a stopped crawl cannot continue; start a new one, with --since to recrawl only changes",
-    CrawlState.STOPPED: "a stopped crawl cannot continue; start a new one, with --since to recrawl only changes",
+    CrawlState.STOPPING: "a stopped crawl cannot continue; start a new one, with --recrawl-of to recrawl only changes",
+    CrawlState.STOPPED: "a stopped crawl cannot continue; start a new one, with --recrawl-of to recrawl only changes",
     CrawlState.COMPLETED: "it has ended; retry its failed URLs with `shoal crawls retry ID --all`",
     CrawlState.FAILED: "it has ended; continue it with `shoal crawls retry ID`",
 }

@@ -1,6 +1,7 @@
 """Frontier administration on Redis. What only the database has (pages, sitemaps, traps, counters) is left to it."""
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -68,6 +69,19 @@ class RedisFrontierAdmin:
         _, held, *_ = await (await self._place(tx, crawl)).run("look", "")
         return int(held)
 
+    async def taken_urls(self, tx: Tx, crawl: int, limit: int) -> list[Waiting]:
+        place = await self._place(tx, crawl)
+        [walkers] = await place.run("held")
+        held = [(word, name.decode()) for name, taken in walkers for word in taken[::3]][:limit]
+        records = await place.command("HMGET", "touched_urls", *(word for word, _ in held)) if held else []
+        known = [(word, name, read_record(one)) for (word, name), one in zip(held, records, strict=True) if one]
+        rows = await tx.all("host_origins", hosts=sorted({waiting.host for *_, waiting in known}))
+        origins = {row["number"]: row["origin"] for row in rows}
+        return [
+            Waiting(_kept(waiting, origins[waiting.host], depth_at(int(word, 16)), 0), _fence(name))
+            for word, name, waiting in known
+        ]
+
     async def fate_of(self, tx: Tx, crawl: int, url: Url, kind: UrlKind, key: Key) -> UrlFacts | None:
         place = await self._place(tx, crawl)
         facts = await self._facts(tx, place, url, kind, key)
@@ -78,6 +92,13 @@ class RedisFrontierAdmin:
         via = Url(target.via)
         source = await self._facts(tx, place, via, UrlKind.PAGE, key_of(via, place.key_seed))
         return UrlFacts(facts.fate, facts.waiting, facts.page, facts.sitemap, target, source)
+
+    async def fates_of(self, tx: Tx, crawl: int, keys: Sequence[Key]) -> dict[Key, Fate]:
+        if not keys:
+            return {}
+        place = await self._place(tx, crawl)
+        fates = await place.command("HMGET", "url_fates", *(pack_key(*key) for key in keys))
+        return {key: Fate(int(fate)) for key, fate in zip(keys, fates, strict=True) if fate is not None}
 
     async def urls_after(self, tx: Tx, crawl: int, after: Place | None, limit: int) -> list[tuple[Place, KeptUrl]]:
         place = await self._place(tx, crawl)

@@ -15,7 +15,7 @@ import xxhash
 
 from shoal.base.machine import sync_folder
 from shoal.egress import Failure, Limits
-from shoal.extract.main_text import LONGEST_PAGE, main_text
+from shoal.extract.content import Content
 from shoal.extract.tree import Source
 from shoal.pages.bodies import BodyLocation, place_of, source_in
 from shoal.pages.export.part_file import check_place, translated, unusable
@@ -26,7 +26,6 @@ MARK: Final = "<!-- made by shoal -->"
 LEFT_OUT: Final = frozenset({"crawl_id", "bytes", "duration_ms", "attempt", "rendered"})
 AS_SENT: Final = "<!-- made from the page as it was sent: its crawl did not store the rendered document -->"
 LONGEST_NAME: Final = 80
-BYTES_OF_CHARACTER: Final = 4  # at most
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _SPECIAL: Final = re.compile(r"([\\`*_\[\]<>])")
 
@@ -153,12 +152,11 @@ def front_matter(page: Page, crawl_id: str) -> str:
 
 
 def text_of(source: Source | Failure, page: Page) -> str:
-    """Return the main text of a page as Markdown; empty if it is not HTML."""
-    if isinstance(source, Failure) or "html" not in (source.content_type or "html").lower():
+    """Return the content of a page as Markdown; empty if it is not text."""
+    if isinstance(source, Failure):
         return ""
-    source.body = source.body[: LONGEST_PAGE * BYTES_OF_CHARACTER]
     note = f"{AS_SENT}\n\n" if page.rendered and not source.is_rendered else ""
-    return f"{note}{main_text(source).markdown.strip()}\n"
+    return f"{note}{Content(source).markdown.strip()}\n"
 
 
 def _escaped(text: str) -> str:

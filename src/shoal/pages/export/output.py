@@ -2,15 +2,16 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from shoal.base.errors import InvalidInput
+from shoal.base.extras import require
 from shoal.base.text import shorten
 from shoal.egress import Limits
-from shoal.pages.bodies import BodyLocation, BodyStore, place_of, read_all
+from shoal.pages.bodies import BodyLocation, BodyStore, place_of, read_all, within
 from shoal.pages.export.existing import may_replace
 from shoal.pages.export.formats import Csv, Format, Json, JsonLines
 from shoal.pages.export.part_file import PartFile, Stdout
@@ -183,7 +184,7 @@ class Outputs:
         if store is None or not self.from_bodies:
             await asyncio.to_thread(self._write, pages, {})
             return
-        for some in _within(pages, MOST_BODIES):
+        for some in within(pages, MOST_BODIES, lambda page: page):
             bodies = await read_all(store, [place for page in some if (place := place_of(page))])
             await asyncio.to_thread(self._write, some, bodies)
 
@@ -246,25 +247,11 @@ def links_output_of(name: str) -> FileOutput:
     raise InvalidInput("--links", f"{name!r} has an unknown extension", f"use one of {', '.join(TABLES)}, or -")
 
 
-def _within(pages: Iterable[Page], most: int) -> Iterator[list[Page]]:
-    """Yield the pages in order, in batches whose bodies fit into memory."""
-    part: list[Page] = []
-    size = 0
-    for page in pages:
-        length = page.body_length or 0
-        if part and size + length > most:
-            yield part
-            part, size = [], 0
-        part.append(page)
-        size += length
-    if part:
-        yield part
-
-
 # Rarely used formats are imported on demand.
 
 
 def _parquet(columns: Columns) -> Format:
+    require("parquet", "Parquet")
     from shoal.pages.export.parquet import Parquet
 
     return Parquet(columns)

@@ -1,10 +1,9 @@
-"""Analyses: the list, and one analysis with its verdict, its findings by severity and code, and its baseline."""
+"""Analyses: the list, one analysis with its verdict and its findings, and the tab of a crawl with its newest one."""
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
-import orjson
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from shoal.access.token import TokenScope
 from shoal.audit.analyses import Analyses
@@ -13,21 +12,28 @@ from shoal.audit.codes import NOT_CHECKED, not_checked_by
 from shoal.audit.finding import LABELS as SEVERITIES
 from shoal.audit.finding import FindingCount, most_serious_first
 from shoal.audit.gates import Gates
-from shoal.audit.reports.report import value_in_words
+from shoal.audit.reports.report import MOST_PARTS
 from shoal.audit.states import LABELS, TERMINAL, AnalysisState
 from shoal.audit.store import FindingPlace
 from shoal.audit.verdict import VERDICTS
 from shoal.base.errors import InvalidInput, NotFound, ShoalError
 from shoal.base.text import message, redact_url
+from shoal.crawl.lifecycle.crawls import Crawls
+from shoal.crawl.states import SETTLED
+from shoal.serve.console.crawl import CrawlPage
+from shoal.serve.console.exports import exported, format_of, listed
 from shoal.serve.console.feed import LivePage
 from shoal.serve.console.forms import AnyQuery, Search, View, form_endpoint, page_endpoint, parse, read_form, suggestion
-from shoal.serve.console.shell import Notice, Shell, sentence
+from shoal.serve.console.shell import Notice, Shell, local_path, sentence
 from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
+from shoal.serve.resources import analysis as resource
 
 ROWS: Final = 50
 BATCH: Final = 500
 LAST: Final = 2**31 - 1
+OTHERS: Final = 20  # earlier analyses of a crawl
 QUALIFIERS: Final = ("state", "crawl")
+COLUMNS: Final = {"code": "text", "severity": "text", "page": "text", "evidence": "json"}
 STARTED: Final = message("The analysis was created; it appears here as soon as a worker has run it.")
 
 
@@ -63,10 +69,7 @@ class AnalysesPage(LivePage):
         found = []
         try:
             search = parse(params.get("q", ""), QUALIFIERS)
-            state = search.one("state")
-            if search.text or (state is not None and state not in set(AnalysisState)):
-                known = ", ".join(AnalysisState)
-                raise InvalidInput("the search", "is not understood", f"use crawl: or state: with one of {known}")
+            state = _state_of(search)
             found = await self._analyses.newest(after=number, limit=ROWS + 1, state=state, crawl_id=search.one("crawl"))
         except InvalidInput as error:
             problem = sentence(error.message)
@@ -80,6 +83,27 @@ class AnalysesPage(LivePage):
             "is_live": any(one.state not in TERMINAL for one in found),
         }
 
+    @endpoint(
+        "GET",
+        "/analyses.{format}",
+        scope=TokenScope.READ,
+        summary="Download the analyses that a search finds.",
+        query=AnyQuery,
+        public=False,
+        expensive=always,
+    )
+    async def export_analyses(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        search = parse(request.http.query_params.get("q", ""), QUALIFIERS)
+        state, crawl_id = _state_of(search), search.one("crawl")
+
+        async def batches() -> AsyncIterator[list[resource.Analysis]]:
+            after = None
+            while found := await self._analyses.newest(after=after, limit=BATCH, state=state, crawl_id=crawl_id):
+                yield [resource.Analysis.of(one) for one in found]
+                after = found[-1].number
+
+        return listed(request.path_param("format"), "analyses", resource.Analysis, batches())
+
     @form_endpoint("/analyses", "Analyze a crawl from the form.")
     async def analyze_from_form(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form = await read_form(request.http)
@@ -91,15 +115,25 @@ class AnalysesPage(LivePage):
         except ShoalError as error:
             if error.response.http_status >= 500:
                 raise
-            return self._shell.redirect("/analyses", Notice(sentence(error.message), is_problem=True))
-        return self._shell.redirect(f"/analyses/{analysis.id}", Notice(language(STARTED)))
+            back = local_path(form.get("back", "/analyses"))
+            return self._shell.redirect(back, Notice(sentence(error.message), is_problem=True))
+        return self._shell.redirect(local_path(form.get("back", f"/analyses/{analysis.id}")), Notice(language(STARTED)))
+
+
+def _state_of(search: Search) -> str | None:
+    """Return the state that a search asks for; raise if it cannot be understood."""
+    state = search.one("state")
+    if search.text or (state is not None and state not in set(AnalysisState)):
+        known = ", ".join(AnalysisState)
+        raise InvalidInput("the search", "is not understood", f"use crawl: or state: with one of {known}")
+    return state
 
 
 class AnalysisPage(LivePage):
     """`/analyses/{analysis_id}`."""
 
     paths = ("/analyses/{analysis_id}",)
-    regions = ("analysis",)
+    regions = ("analysis_head", "analysis")
 
     def __init__(self, shell: Shell, analyses: Analyses) -> None:
         self._shell = shell
@@ -107,21 +141,9 @@ class AnalysisPage(LivePage):
 
     @page_endpoint("/analyses/{analysis_id}", "Show an analysis.")
     async def show_analysis(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        analysis_id, query = request.path_param("analysis_id"), request.http.query_params
-        context = await self.context(self._shell.view(request.http), {"analysis_id": analysis_id})
-        code, after = query.get("code", "")[:100], query.get("after", "")
-        place = FindingPlace(code, int(after)) if after.isascii() and after.isdecimal() and len(after) < 16 else None
-        found = []
-        if code:
-            found = await self._analyses.findings(analysis_id, after=place, limit=ROWS + 1, code=code)
-        context |= {
-            "code": next((one for one, _ in context["codes"] if one.code == code), None),
-            "findings": [one for _, one in found[:ROWS]],
-            "in_words": value_in_words,
-            "next": found[ROWS - 1][0].number if len(found) > ROWS else None,
-            "is_first": place is None,
-            "topic": f"/analyses/{analysis_id}",
-        }
+        analysis_id, chosen = request.path_param("analysis_id"), chosen_in(request)
+        context = await self.context(self._shell.view(request.http), chosen | {"analysis_id": analysis_id})
+        context["topic"] = topic_of(self._shell, f"/analyses/{analysis_id}", chosen)
         return self._shell.page(request.http, "analysis.html", context, section="analyses")
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
@@ -130,24 +152,38 @@ class AnalysisPage(LivePage):
         before = await self._baseline(analysis.options.baseline)
         outcomes = await self._analyses.outcomes(analysis.id)
         known, missing = {one.code for one in counts}, {one.analyzer for one in outcomes if one.missing is not None}
+        chosen = next((one for one in counts if one.code == params.get("code")), counts[0] if counts else None)
         return {
             "analysis": analysis,
+            "path": f"/analyses/{analysis.id}",
             "site": redact_url(analysis.site),
             "verdicts": VERDICTS,
-            "codes": [
-                (one, None if before is None else before[one.code].count if one.code in before else 0) for one in counts
+            "groups": [
+                (severity, word, [(one, _earlier(one, before)) for one in counts if one.severity is severity])
+                for severity, word in SEVERITIES.items()
             ],
             "resolved": [
                 one for one in (before or {}).values() if one.code not in known and one.analyzer not in missing
             ],
-            "totals": [
-                (severity, word, sum(one.count for one in counts if one.severity is severity))
-                for severity, word in SEVERITIES.items()
-            ],
             "not_checked": not_checked_by(analysis),
             "kinds": NOT_CHECKED,
             "outcomes": outcomes,
+            "most_parts": MOST_PARTS,
             "is_live": analysis.state not in TERMINAL,
+            **await self._chosen(analysis.id, chosen, params.get("after", "")),
+        }
+
+    async def _chosen(self, analysis_id: str, code: FindingCount | None, after: str) -> dict[str, Any]:
+        """Return the findings of one code, from a place on."""
+        found, is_place = [], after.isascii() and after.isdecimal() and len(after) < 16
+        if code is not None:
+            place = FindingPlace(code.code, int(after)) if is_place else None
+            found = await self._analyses.findings(analysis_id, after=place, limit=ROWS + 1, code=code.code)
+        return {
+            "code": code,
+            "findings": [one for _, one in found[:ROWS]],
+            "next": found[ROWS - 1][0].number if len(found) > ROWS else None,
+            "is_first": not is_place,
         }
 
     async def _baseline(self, analysis_id: str | None) -> dict[str, FindingCount] | None:
@@ -161,7 +197,7 @@ class AnalysisPage(LivePage):
 
     @endpoint(
         "GET",
-        "/analyses/{analysis_id}/findings.jsonl",
+        "/analyses/{analysis_id}/findings.{format}",
         scope=TokenScope.READ,
         summary="Download the findings.",
         query=AnyQuery,
@@ -169,16 +205,71 @@ class AnalysisPage(LivePage):
         expensive=always,
     )
     async def download_findings(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        """All stored findings, one JSON object per line."""
+        """All stored findings, or those of one code, as CSV or as one JSON object per line."""
+        name, code = request.path_param("format"), request.http.query_params.get("code")
+        made = format_of(name, COLUMNS)
         analysis = await self._analyses.get(request.path_param("analysis_id"))
 
-        async def lines() -> AsyncIterator[bytes]:
+        async def batches() -> AsyncIterator[list[dict[str, Any]]]:
             after = None
-            while found := await self._analyses.findings(analysis.id, after=after, limit=BATCH):
-                for place, one in found:
-                    values = {"code": one.code, "severity": one.severity, "page": one.page, "evidence": one.evidence}
-                    yield orjson.dumps(values) + b"\n"
-                    after = place
+            while found := await self._analyses.findings(analysis.id, after=after, limit=BATCH, code=code):
+                yield [
+                    {"code": one.code, "severity": one.severity.value, "page": one.page, "evidence": one.evidence}
+                    for _, one in found
+                ]
+                after = found[-1][0]
 
-        headers = {"Content-Disposition": f'attachment; filename="{analysis.id}.jsonl"', "Cache-Control": "no-store"}
-        return StreamingResponse(lines(), media_type="application/jsonl", headers=headers)
+        return exported(made, f"{analysis.id}.{name}", batches())
+
+
+def _earlier(one: FindingCount, before: Mapping[str, FindingCount] | None) -> int | None:
+    """Return how many findings of a code the baseline has; None if there is no baseline."""
+    return None if before is None else before[one.code].count if one.code in before else 0
+
+
+def chosen_in(request: EndpointRequest[Nothing, AnyQuery]) -> dict[str, str]:
+    """Return the code of the findings to show, and where they begin."""
+    query = request.http.query_params
+    return {name: query[name][:100] for name in ("code", "after") if query.get(name)}
+
+
+def topic_of(shell: Shell, path: str, chosen: Mapping[str, str]) -> str:
+    return shell.url(path, **chosen).removeprefix(shell.prefix)
+
+
+class CrawlAuditPage(LivePage):
+    """`/crawls/{crawl_id}/audit`: the newest analysis of a crawl, and the form for another one."""
+
+    paths = ("/crawls/{crawl_id}/audit",)
+    regions = ("crawl_head", "crawl_audit")
+
+    def __init__(
+        self, shell: Shell, crawls: Crawls, analyses: Analyses, gates: Gates, frame: CrawlPage, shown: AnalysisPage
+    ) -> None:
+        self._shell = shell
+        self._crawls = crawls
+        self._analyses = analyses
+        self._gates = gates
+        self._frame = frame
+        self._shown = shown
+
+    @page_endpoint("/crawls/{crawl_id}/audit", "Show the newest analysis of a crawl.")
+    async def show_audit(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        crawl_id, chosen = request.path_param("crawl_id"), chosen_in(request)
+        context = await self.context(self._shell.view(request.http), chosen | {"crawl_id": crawl_id})
+        context |= {"gates": [stored.name for stored in await self._gates.all()]}
+        context["topic"] = topic_of(self._shell, f"/crawls/{crawl_id}/audit", chosen)
+        return self._shell.page(request.http, "crawl_audit.html", context, section="crawls")
+
+    async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
+        status = await self._crawls.get(params["crawl_id"])
+        head, found = (
+            self._frame.head(view, status, "audit"),
+            await self._analyses.newest(limit=OTHERS + 1, crawl_id=status.crawl.id),
+        )
+        head |= {"analysis": None, "others": found[1:], "can_audit": status.crawl.state in SETTLED}
+        if not found:
+            return head
+        shown = await self._shown.context(view, {**params, "analysis_id": found[0].id})
+        is_live = head["is_live"] or shown["is_live"]
+        return head | shown | {"path": f"/crawls/{status.crawl.id}/audit", "is_live": is_live}

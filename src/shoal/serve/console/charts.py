@@ -4,6 +4,7 @@ Shapes stretch to the width of their place, so text is not part of them: labels 
 come from the style sheet, by class; each mark has a title that a pointer shows and a screen reader reads.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -42,13 +43,14 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A rectangle of a treemap."""
+    """A rectangle of a treemap. `short`: its label where there is little room."""
 
     label: str
     value: float
     kind: str = ""
     title: str = ""
     href: str = ""
+    short: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +64,38 @@ class Span:
     title: str = ""
 
 
-def columns(data: Sequence[Column], label: str, top: str = "", height: int = 120) -> Markup:
+ROUND: Final = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
+SPIKE: Final = 3.0  # times what nearly all values are below
+NEARLY_ALL: Final = 0.95
+FEWEST: Final = 20  # values of which some may be called spikes
+CUT_WIDTH, CUT_HEIGHT = 5.0, 4.0
+
+
+def scale_of(values: Sequence[float]) -> float:
+    """Return the value at the top of a chart: a round one above the highest; above nearly all if that is a spike, which
+    would flatten the rest."""
+    known = sorted(value for value in values if value > 0)
+    if not known:
+        return 1.0
+    usual, highest = known[int(NEARLY_ALL * (len(known) - 1))], known[-1]
+    top = usual * 1.25 if len(known) >= FEWEST and highest > SPIKE * usual else highest
+    power = 10.0 ** math.floor(math.log10(top))
+    return next(step for step in ROUND if step * power >= top * (1 - 1e-9)) * power
+
+
+def columns(data: Sequence[Column], label: str, top: str = "", height: int = 120, levels: Sequence[str] = ()) -> Markup:
     """Draw stacked columns with a label below each, or below some if there are many; `top` is the value of the
-    highest one."""
-    most = max((column.total for column in data), default=0) or 1
+    highest one. With `levels` they have an axis, as in `over_time`."""
+    totals = [column.total for column in data]
+    most = scale_of(totals) if levels else max(totals, default=0) or 1
     step = WIDTH / max(1, len(data))
     marks = []
     for place, column in enumerate(data):
         y = float(height)
         shapes = []
+        unit = height / max(most, column.total)  # one that is cut keeps its shares
         for part in column.parts:
-            size = part.value / most * height
+            size = part.value * unit
             if size <= 0:
                 continue
             y -= size
@@ -83,13 +106,17 @@ def columns(data: Sequence[Column], label: str, top: str = "", height: int = 120
                     part.kind, place * step + step * GAP / 2, y, step * (1 - GAP), size, part.title or column.title
                 )
             )
+        if column.total > most:
+            shapes.append(_cut(place * step + step * GAP / 2, step * (1 - GAP)))
         marks.append(Markup("").join(shapes))
     every = -(-len(data) // MOST_LABELS) or 1
     labels = Markup("").join(
         Markup("<span>{}</span>").format(column.label if place % every == 0 else "")
         for place, column in enumerate(data)
     )
-    drawing = _svg(Markup("").join(marks), height, label)
+    drawing = _svg((_grid(height) if levels else Markup("")) + Markup("").join(marks), height, label)
+    if levels:
+        return _timed(levels, drawing, Markup('<div class="chart-labels">{}</div>').format(labels))
     return Markup(
         '<div class="chart"><span class="chart-top">{}</span>{}<div class="chart-labels">{}</div></div>'
     ).format(top, drawing, labels)
@@ -100,7 +127,45 @@ def line(
 ) -> Markup:
     """Draw a line over an area; gaps stay empty. `ends`: the labels below its left and right end."""
     known = [value for value in values if value is not None]
-    most = max(known, default=0) or 1
+    drawing = _svg(_line(values, max(known, default=0) or 1, height), height, label)
+    return Markup(
+        '<div class="chart"><span class="chart-top">{}</span>{}'
+        '<div class="chart-ends"><span>{}</span><span>{}</span></div></div>'
+    ).format(top, drawing, *ends)
+
+
+def over_time(
+    values: Sequence[float], label: str, levels: Sequence[str], times: Sequence[str], height: int = 140
+) -> Markup:
+    """Draw a line with axes. `levels` are the labels of the top of its scale, see `scale_of`, of its middle and of
+    zero; `times` those below it, from its left to its right end. Values above the scale are cut and marked."""
+    most, step = scale_of(values), WIDTH / max(1, len(values) - 1)
+    cuts = [_cut(min(place * step, WIDTH - CUT_WIDTH), CUT_WIDTH) for place, value in enumerate(values) if value > most]
+    marks = _line([min(value, most) for value in values], most, height) + Markup("").join(cuts)
+    spans = Markup("").join(map(Markup("<span>{}</span>").format, times))
+    return _timed(
+        levels, _svg(_grid(height) + marks, height, label), Markup('<div class="chart-ends">{}</div>').format(spans)
+    )
+
+
+def _grid(height: float) -> Markup:
+    return Markup('<path class="level" d="M0 1H{0:.0f}M0 {1:.0f}H{0:.0f}"/>').format(WIDTH, height / 2)
+
+
+def _cut(x: float, width: float) -> Markup:
+    """Mark at the top of a chart that a value is above its scale."""
+    return Markup('<rect class="cut" x="{:.1f}" y="0" width="{:.1f}" height="{:.0f}"/>').format(x, width, CUT_HEIGHT)
+
+
+def _timed(levels: Sequence[str], drawing: Markup, times: Markup) -> Markup:
+    """Put the labels of its axes around a drawing."""
+    names = Markup("").join(map(Markup("<span>{}</span>").format, levels))
+    return Markup(
+        '<div class="chart timed"><div class="levels" aria-hidden="true">{}</div><div>{}{}</div></div>'
+    ).format(names, drawing, times)
+
+
+def _line(values: Sequence[float | None], most: float, height: float) -> Markup:
     step = WIDTH / max(1, len(values) - 1)
     runs: list[list[tuple[float, float]]] = [[]]
     for place, value in enumerate(values):
@@ -108,12 +173,7 @@ def line(
             runs.append([])
         else:
             runs[-1].append((place * step, height - value / most * (height - 2)))
-    marks = Markup("").join(_area(run, height) for run in runs if run)
-    drawing = _svg(marks, height, label)
-    return Markup(
-        '<div class="chart"><span class="chart-top">{}</span>{}'
-        '<div class="chart-ends"><span>{}</span><span>{}</span></div></div>'
-    ).format(top, drawing, *ends)
+    return Markup("").join(_area(run, height) for run in runs if run)
 
 
 def sparkline(values: Sequence[float], label: str, height: int = 24) -> Markup:
@@ -181,7 +241,8 @@ def _treemap(cells: Sequence[Cell], width: float, height: float, label: str) -> 
     marks = []
     for cell, (x, y, w, h) in zip(cells, squarify([cell.value for cell in cells], width, height), strict=True):
         room = int((w - 12) / CHARACTER)
-        text = cell.label if len(cell.label) <= room else f"{cell.label[: room - 1]}…" if room > 3 else ""
+        text = cell.label if len(cell.label) <= room else cell.short or cell.label
+        text = text if len(text) <= room else f"{text[: room - 1]}…" if room > 3 else ""
         shown = Markup('<text x="{:.1f}" y="{:.1f}">{}</text>').format(x + 6, y + 17, text)
         mark = Markup(
             '<g><title>{}</title><rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="3"/>{}</g>'

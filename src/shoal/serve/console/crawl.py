@@ -1,17 +1,19 @@
 """The page of one crawl, live: progress, charts, log, frontier, hosts, site, attempts and options, each on a tab."""
 
+import math
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import orjson
 from starlette.responses import Response
 
 from shoal.access.token import TokenScope
 from shoal.base.clock import Clock
+from shoal.base.request_form import fields_of
 from shoal.base.text import LONGEST, message
-from shoal.crawl.crawl import shown_config
+from shoal.base.url import Url
+from shoal.crawl.crawl import CrawlConfig, shown_config
 from shoal.crawl.frontier.admin import CrawlRemovals, FrontierAdmin
 from shoal.crawl.frontier.fates import SKIPS
 from shoal.crawl.lifecycle.change import CrawlChange
@@ -20,16 +22,19 @@ from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.politeness import Politeness
 from shoal.crawl.states import CrawlState
 from shoal.pages.pages import PageSummaries
+from shoal.queue.job import Fence
 from shoal.queue.job_admin import JobAdmin
 from shoal.queue.job_admin_store import JobFilter
 from shoal.serve.console import crawl_rows as crawl_charts
 from shoal.serve.console import texts as url_texts
 from shoal.serve.console.crawl_rows import class_name, class_parts, row_of
+from shoal.serve.console.exports import exported, format_of, listed
 from shoal.serve.console.feed import LivePage
-from shoal.serve.console.format import Language
+from shoal.serve.console.format import Language, parted
 from shoal.serve.console.forms import AnyQuery, View, page_endpoint
 from shoal.serve.console.shell import Shell
-from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
+from shoal.serve.resources.crawl import HostPoliteness
 
 FIRST_LINES: Final = 200
 MOST_JOBS: Final = 100
@@ -37,9 +42,14 @@ LONGEST_URL: Final = 10_000
 RATE_SECONDS: Final = 10.0
 KEPT_SAMPLES: Final = 120
 KEPT_TRACKS: Final = 100
+MOST_IN_FLIGHT: Final = 50
+SUMMARY_SECONDS: Final = 5.0  # for counting the pages of an export
+FOLDER_COLUMNS: Final = ("host", "folder", "pages", "broken", "bytes")
+ENOUGH_SECONDS: Final = 10.0  # of work, for an average rate that says something
 TABS: Final = (
     ("", message("Summary")),
     ("pages", message("Pages")),
+    ("audit", message("Audit")),
     ("links", message("Links")),
     ("broken", message("Broken links")),
     ("site", message("Site")),
@@ -84,6 +94,16 @@ class RateTrack:
         return [max(0.0, (after[1] - before[1]) / (after[0] - before[0])) for before, after in pairs]
 
 
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """A URL that a walker holds, and for how long at least: since somebody first looked."""
+
+    url: str
+    attempt: int
+    job_id: str
+    seconds: float
+
+
 class CrawlFigures:
     """Reads what the tabs show from the packages."""
 
@@ -103,6 +123,7 @@ class CrawlFigures:
         self.politeness = politeness
         self.clock = clock
         self._tracks: OrderedDict[str, RateTrack] = OrderedDict()
+        self._seen: OrderedDict[str, dict[tuple[Url, Fence], float]] = OrderedDict()  # URLs in flight, by crawl
 
     def track(self, status: CrawlStatus) -> RateTrack:
         """Return the recent rate of a crawl, with the current count."""
@@ -114,6 +135,23 @@ class CrawlFigures:
         if status.crawl.state is CrawlState.RUNNING:
             track.add(self.clock.monotonic(), status.counts.pages)
         return track
+
+    async def in_flight(self, crawl_id: str) -> list[InFlight]:
+        """Return URLs that walkers hold, the longest held first. The store does not know since when, so this notes when
+        each was first seen."""
+        held = {
+            (one.kept.url, one.taken_by): one
+            for one in await self.frontier.taken_urls(crawl_id, MOST_IN_FLIGHT)
+            if one.taken_by is not None
+        }
+        now, before = self.clock.monotonic(), self._seen.pop(crawl_id, {})
+        seen = self._seen[crawl_id] = {key: before.get(key, now) for key in held}
+        if len(self._seen) > KEPT_TRACKS:
+            self._seen.popitem(last=False)
+        return [
+            InFlight(url, held[url, fence].kept.attempts + 1, fence.job_id, now - since)
+            for (url, fence), since in sorted(seen.items(), key=lambda one: one[1])
+        ]
 
 
 class CrawlTab(LivePage):
@@ -176,6 +214,44 @@ class CrawlPage:
 
     @endpoint(
         "GET",
+        "/crawls/{crawl_id}/hosts.{format}",
+        scope=TokenScope.READ,
+        summary="Download how a crawl treated its hosts.",
+        query=AnyQuery,
+        public=False,
+        expensive=always,
+    )
+    async def export_hosts(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        crawl_id = request.path_param("crawl_id")
+
+        async def batches() -> AsyncIterator[list[HostPoliteness]]:
+            yield [HostPoliteness.of(one) for one in (await self.figures.politeness.receipt(crawl_id)).hosts]
+
+        return listed(request.path_param("format"), f"{crawl_id}.hosts", HostPoliteness, batches())
+
+    @endpoint(
+        "GET",
+        "/crawls/{crawl_id}/site.{format}",
+        scope=TokenScope.READ,
+        summary="Download the folders of a site.",
+        query=AnyQuery,
+        public=False,
+        expensive=always,
+    )
+    async def export_folders(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        """The folders with most pages, as they are counted so far."""
+        name, status = request.path_param("format"), await self.figures.crawls.get(request.path_param("crawl_id"))
+        made = format_of(name, dict.fromkeys(FOLDER_COLUMNS, "text"))
+        counts, number = status.counts.responses, status.crawl.number
+        summary = await self.figures.summaries.of(number, counts, SUMMARY_SECONDS)
+
+        async def batches() -> AsyncIterator[list[dict[str, Any]]]:
+            yield [dict(zip(FOLDER_COLUMNS, row, strict=True)) for row in crawl_charts.folder_rows(summary)]
+
+        return exported(made, f"{status.crawl.id}.folders.{name}", batches())
+
+    @endpoint(
+        "GET",
         "/crawls/{crawl_id}/{tab}",
         scope=TokenScope.READ,
         summary="Show a tab of a crawl.",
@@ -217,9 +293,12 @@ class CrawlPage:
     async def _summary(self, view: View, status: CrawlStatus, params: Mapping[str, str]) -> dict[str, Any]:
         formats, track = self.shell.formats(view), self.figures.track(status)
         summary = await self.figures.summaries.of(status.crawl.number, status.counts.responses)
+        row = row_of(status, formats)
+        average = row.rate if row.seconds is not None and row.seconds >= ENOUGH_SECONDS else None
         return {
             "summary": summary,
-            "responses": class_parts(row_of(status, formats), formats),
+            "seconds_left": seconds_left(status, track.now or average),
+            "responses": class_parts(row, formats),
             "class_name": lambda kind: class_name(kind, view.language),
             "depths": crawl_charts.depth_columns(summary, formats),
             "times": crawl_charts.time_columns(summary, formats),
@@ -246,6 +325,7 @@ class CrawlPage:
         crawls, crawl_id = self.figures.crawls, status.crawl.id
         return {
             "in_flight": await self.figures.frontier.taken(crawl_id),
+            "held_urls": await self.figures.in_flight(crawl_id),
             "held": await crawls.held_hosts(crawl_id),
             "traps": await crawls.traps(crawl_id),
             "skips": skip_words(status, view.language),
@@ -271,24 +351,24 @@ class CrawlPage:
     async def _options(self, view: View, status: CrawlStatus, params: Mapping[str, str]) -> dict[str, Any]:
         config = status.crawl.config
         return {
-            "options": [
-                (name, option_text(value, view.language))
-                for name, value in ({"seeds": config.seeds} | shown_config(config) | {"labels": config.labels}).items()
-            ],
+            "options": parted(
+                {"seeds": config.seeds} | shown_config(config) | {"labels": config.labels},
+                {name: one.default for name, one in fields_of(CrawlConfig).items()},
+            ),
             "changeable": CHANGEABLE,
             "config": config,
         }
 
 
-def option_text(value: Any, language: Language) -> str:
-    """Return the value of an option as people write it; empty if it is not set."""
-    if isinstance(value, bool):
-        return language("yes") if value else language("no")
-    if isinstance(value, list):
-        return ", ".join(one if isinstance(one, str) else orjson.dumps(one).decode() for one in value)
-    if isinstance(value, dict):
-        return orjson.dumps(value).decode() if value else ""
-    return "" if value is None else str(value)
+def seconds_left(status: CrawlStatus, rate: float | None) -> float | None:
+    """Return how long the known URLs take at a rate of pages per second, within the limits of the crawl; None if it
+    does not run, or if nobody can tell."""
+    counts, config = status.counts, status.crawl.config
+    if status.crawl.state is not CrawlState.RUNNING or not rate or not counts.queued:
+        return None
+    pages = counts.queued if config.max_pages is None else min(counts.queued, max(0, config.max_pages - counts.pages))
+    left = math.inf if config.max_seconds is None else max(0.0, config.max_seconds - counts.walked.total_seconds())
+    return min(pages / rate, left)
 
 
 def skip_words(status: CrawlStatus, language: Language) -> list[tuple[str, str, int]]:

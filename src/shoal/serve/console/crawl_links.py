@@ -1,21 +1,31 @@
 """The links of a crawl: those of a page, those to a URL, or all, as a table and as a file."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from msgspec import field
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from shoal.access.token import TokenScope
 from shoal.base.database import Database
 from shoal.base.errors import InvalidInput
+from shoal.base.text import message
+from shoal.base.url import Url, origin
+from shoal.crawl.crawl import Crawl
+from shoal.crawl.frontier.admin_store import FrontierAdminStore
+from shoal.crawl.frontier.explain import skipped_by
+from shoal.crawl.frontier.fates import SKIPPED, SKIPS, Fate
 from shoal.crawl.lifecycle.crawls import Crawls
-from shoal.crawl.links import CrawlLinks, FoundLinks, LinkFilter, LinkPlace
-from shoal.pages.export.formats import Csv, Format, JsonLines
+from shoal.crawl.links import CrawlLinks, FoundLinks, Link, LinkFilter, LinkPlace
+from shoal.crawl.store import ByDriver
+from shoal.hosts.robots import Rules
 from shoal.pages.export.table import LINK_COLUMNS
 from shoal.pages.page import response_class
 from shoal.serve.console.crawl import CrawlPage
+from shoal.serve.console.exports import exported, format_of
+from shoal.serve.console.format import Formats
 from shoal.serve.console.forms import AnyQuery
 from shoal.serve.console.shell import Shell, sentence
 from shoal.serve.crawl_parts import LINK_SECONDS, link_filter, place_in
@@ -23,11 +33,8 @@ from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
 from shoal.serve.requests import cursor_of
 
 ROWS: Final = 100
-FILTERS: Final = ("from", "to", "kind", "status")
-FORMATS: Final[Mapping[str, tuple[type[Csv] | type[JsonLines], str]]] = {
-    "csv": (Csv, "text/csv; charset=utf-8"),
-    "jsonl": (JsonLines, "application/jsonl"),
-}
+BY_ROBOTS: Final = message("Line {line} of the robots.txt forbids it: {rule}")
+FILTERS: Final = ("from", "to", "kind", "status", "skipped")
 
 
 class LinksQuery(AnyQuery, frozen=True, kw_only=True, forbid_unknown_fields=False):
@@ -37,6 +44,7 @@ class LinksQuery(AnyQuery, frozen=True, kw_only=True, forbid_unknown_fields=Fals
     target: str = field(default="", name="to")
     kind: str = ""
     status: str = ""
+    skipped: str = ""
     after: str = ""
 
     @property
@@ -49,8 +57,17 @@ class LinksQuery(AnyQuery, frozen=True, kw_only=True, forbid_unknown_fields=Fals
 class CrawlLinksPage:
     """`/crawls/{crawl_id}/links` and its export."""
 
-    def __init__(self, shell: Shell, crawls: Crawls, database: Database, max_url_length: int, frame: CrawlPage) -> None:
+    def __init__(
+        self,
+        shell: Shell,
+        crawls: Crawls,
+        database: Database,
+        frontiers: ByDriver[FrontierAdminStore],
+        max_url_length: int,
+        frame: CrawlPage,
+    ) -> None:
         self._shell = shell
+        self._frontiers = frontiers
         self._crawls = crawls
         self._database = database
         self._max_url_length = max_url_length
@@ -68,21 +85,25 @@ class CrawlLinksPage:
     async def show_links(self, request: EndpointRequest[Nothing, LinksQuery]) -> Response:
         given, after = request.query.given, request.query.after
         status = await self._crawls.get(request.path_param("crawl_id"))
-        links = CrawlLinks(self._database, status.crawl, self._max_url_length)
-        is_known = status.crawl.config.links or ("to" in given and "from" not in given)
+        links, view = self._links(status.crawl), self._shell.view(request.http)
+        is_known = status.crawl.config.links or ("to" in given and not {"from", "skipped"} & given.keys())
         problem, found = "", FoundLinks([], LinkPlace(), is_complete=True)
         try:
-            wanted = _filter(links, given)
             if is_known:
-                found = await links.search(wanted, place_in(after or None), ROWS, LINK_SECONDS)
+                wanted = _filter(links, given)
+                find = links.search if wanted.skipped is None else partial(_targets_once, links)
+                found = await find(wanted, place_in(after or None), ROWS, LINK_SECONDS)
         except InvalidInput as error:
             problem = sentence(error.message)
-        context = self._frame.head(self._shell.view(request.http), status, "links") | {
+        formats, why = self._shell.formats(view), SKIPPED.get(given.get("skipped", ""))
+        context = self._frame.head(view, status, "links") | {
             "given": given,
             "problem": problem,
             "is_known": is_known,
             "is_stored": status.crawl.config.links,
             "links": [(link, response_class(link.status)) for link in found.links],
+            "skips": [(name, view.language(SKIPS[name])) for name in SKIPPED],
+            "rules": {} if why is None else await self._rules(status.crawl, found.links, why, formats),
             "more": None if found.is_complete else cursor_of(f"{found.place.number}.{found.place.links}"),
             "is_first": not after,
         }
@@ -99,28 +120,46 @@ class CrawlLinksPage:
     )
     async def export_links(self, request: EndpointRequest[Nothing, LinksQuery]) -> Response:
         name = request.path_param("format")
-        if name not in FORMATS:
-            return self._shell.missing(request.http, 404)
+        made = format_of(name, LINK_COLUMNS)
         crawl = (await self._crawls.get(request.path_param("crawl_id"))).crawl
-        links = CrawlLinks(self._database, crawl, self._max_url_length)
+        links = self._links(crawl)
         wanted = _filter(links, request.query.given)
         if wanted.target is None or wanted.source is not None:
             links.check_stored()
-        made, media_type = FORMATS[name]
-        headers = {"Content-Disposition": f'attachment; filename="{crawl.id}.links.{name}"'}
-        content = _export(links, wanted, made(LINK_COLUMNS))
-        return StreamingResponse(content, headers=headers | {"Cache-Control": "no-store"}, media_type=media_type)
+        return exported(made, f"{crawl.id}.links.{name}", links.records(wanted))
+
+    async def _rules(self, crawl: Crawl, links: Sequence[Link], why: Fate, formats: Formats) -> dict[Url, str]:
+        """Return the rule for which each target was skipped. A line of a robots.txt is named if it still does so."""
+        robots = dict[str, Rules]()
+        if why is Fate.SKIPPED_ROBOTS and links:
+            robots = await self._frame.figures.politeness.robots_rules(crawl)
+
+        def rule_of(url: Url) -> str:
+            decision = robots[origin(url)].decide(url) if why is Fate.SKIPPED_ROBOTS and origin(url) in robots else None
+            if decision is None or decision.allowed or decision.rule is None:
+                return formats.sentence(skipped_by(crawl.config, url, why))
+            return formats.language(BY_ROBOTS, line=decision.rule.line, rule=formats.text(decision.rule))
+
+        return {link.target: rule_of(link.target) for link in links}
+
+    def _links(self, crawl: Crawl) -> CrawlLinks:
+        return CrawlLinks(self._database, crawl, self._max_url_length, frontier=self._frontiers.of(crawl))
 
 
-async def _export(links: CrawlLinks, wanted: LinkFilter, made: Format) -> AsyncIterator[bytes]:
-    yield made.head()
-    async for rows in links.records(wanted):
-        for part in await asyncio.to_thread(lambda: list(made.rows(rows))):  # noqa: B023 - awaited at once
-            yield part
-    for part in made.tail():
-        yield part
+async def _targets_once(
+    links: CrawlLinks, wanted: LinkFilter, after: LinkPlace, limit: int, seconds: float
+) -> FoundLinks:
+    """Search for targets: return the first link to each. One that was on an earlier screen may come again."""
+    loop = asyncio.get_running_loop()
+    until, place, found, is_complete = loop.time() + seconds, after, dict[Url, Link](), False
+    while not is_complete and len(found) < limit and loop.time() < until:
+        some = await links.search(wanted, place, limit, until - loop.time())
+        for link in some.links:
+            found.setdefault(link.target, link)
+        place, is_complete = some.place, some.is_complete
+    return FoundLinks([*found.values()], place, is_complete)
 
 
 def _filter(links: CrawlLinks, given: Mapping[str, str]) -> LinkFilter:
     statuses = [given["status"]] if "status" in given else []
-    return link_filter(links, given.get("from"), given.get("to"), given.get("kind"), statuses)
+    return link_filter(links, given.get("from"), given.get("to"), given.get("kind"), statuses, given.get("skipped"))

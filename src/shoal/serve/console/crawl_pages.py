@@ -1,13 +1,15 @@
 """The pages of a crawl: a table with filters, an export of exactly what the filters select, and the broken links with
 the pages that link to them."""
 
-import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Final
+from urllib.parse import urlencode
 
 from msgspec import field
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from shoal.access.token import TokenScope
 from shoal.base.errors import InvalidInput, NotFound
@@ -17,30 +19,29 @@ from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.values import key_of
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.crawls import Crawls
-from shoal.crawl.states import CrawlState
+from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.store import CrawlFilter
-from shoal.pages.export.formats import Csv, Format, JsonLines
-from shoal.pages.export.table import PageTable
+from shoal.pages.export.formats import Format
+from shoal.pages.export.table import PageTable, Row
 from shoal.pages.page import Page, response_class
-from shoal.pages.pages import PageComparer, Pages
-from shoal.pages.store import ANY_ERROR, PageFilter
-from shoal.serve.console.crawl import CrawlPage
+from shoal.pages.pages import QUICK, FoundPages, LinkCounters, LinkCounts, PageComparer, Pages
+from shoal.pages.store import ANY_ERROR, PageFilter, PageRank
+from shoal.serve.console.crawl import LONGEST_URL, CrawlPage
 from shoal.serve.console.crawl_rows import class_parts, row_of
-from shoal.serve.console.forms import AnyQuery
+from shoal.serve.console.exports import exported, format_of
+from shoal.serve.console.forms import AnyQuery, page_endpoint
 from shoal.serve.console.shell import Shell, sentence
 from shoal.serve.crawl_parts import statuses_of
 from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
 
 ROWS: Final = 50
+MOST_SORTED: Final = 1000  # rows of a sorted table
+SORT_SECONDS: Final = 2.0  # for counting links before pages are sorted by them
 BROKEN_ROWS: Final = 30
 REFERRERS: Final = 5  # shown for each broken link
 REFERRER_SECONDS: Final = 0.5
-FILTERS: Final = ("status", "type", "depth", "error", "text")
+FILTERS: Final = ("status", "type", "depth", "error", "text", "failed")
 STATUSES: Final = ("2xx", "3xx", "4xx", "5xx", "none")
-FORMATS: Final[Mapping[str, tuple[type[Csv] | type[JsonLines], str]]] = {
-    "csv": (Csv, "text/csv; charset=utf-8"),
-    "jsonl": (JsonLines, "application/jsonl"),
-}
 
 
 class PagesQuery(AnyQuery, frozen=True, kw_only=True, forbid_unknown_fields=False):
@@ -51,7 +52,9 @@ class PagesQuery(AnyQuery, frozen=True, kw_only=True, forbid_unknown_fields=Fals
     depth: str = ""
     error: str = ""
     contained: str = field(default="", name="text")
-    after: str = ""
+    failed: str = ""
+    sort: str = ""  # a column, with a minus if the largest value comes first
+    after: str = ""  # the number of a page, or with an order how many come before
 
     @property
     def given(self) -> dict[str, str]:
@@ -61,12 +64,15 @@ class PagesQuery(AnyQuery, frozen=True, kw_only=True, forbid_unknown_fields=Fals
 
 
 class CrawlPagesPage:
-    """`/crawls/{crawl_id}/pages`, `/broken` and `/export/…`."""
+    """`/crawls/{crawl_id}/pages`, `/page`, `/broken` and `/export/…`."""
 
-    def __init__(self, shell: Shell, crawls: Crawls, pages: Pages, frame: CrawlPage) -> None:
+    def __init__(
+        self, shell: Shell, crawls: Crawls, pages: Pages, link_counters: LinkCounters, frame: CrawlPage
+    ) -> None:
         self._shell = shell
         self._crawls = crawls
         self._pages = pages
+        self._link_counters = link_counters
         self._frame = frame
 
     @endpoint(
@@ -76,7 +82,7 @@ class CrawlPagesPage:
         summary="Show the pages of a crawl.",
         query=PagesQuery,
         public=False,
-        expensive=lambda query: bool(query.given),
+        expensive=lambda query: bool(query.given or query.sort),
     )
     async def show_pages(self, request: EndpointRequest[Nothing, PagesQuery]) -> Response:
         given = request.query.given
@@ -86,21 +92,52 @@ class CrawlPagesPage:
             wanted = page_filter(given)
         except InvalidInput as error:
             problem = sentence(error.message)
-        after = number_in(request.query.after)
-        found = await self._pages.search(status.crawl.number, after, ROWS, wanted)
+        after, sort, crawl = number_in(request.query.after), request.query.sort, status.crawl
+        column = sort.removeprefix("-")
+        order = COLUMNS.get(column)
+        links = await self._link_counts(crawl, SORT_SECONDS if column == "linked" else QUICK)
+        ranked = None
+        if order is None:
+            found = await self._pages.search(crawl.number, after, ROWS, wanted)
+        else:
+            value = _smallest_first(order, links, is_reversed=sort.startswith("-"))
+            ranked = await self._pages.ranked(crawl.number, wanted, value, min(after + ROWS + 1, MOST_SORTED))
+            pages = await self._pages.numbered(crawl.number, ranked.numbers[after : after + ROWS])
+            found = FoundPages(pages, after + ROWS if len(ranked.numbers) > after + ROWS else None)
         head = self._frame.head(view, status, "pages")
         context = head | {
             "responses": class_parts(head["row"], self._shell.formats(view)),
             "given": given,
             "problem": problem,
-            "pages": [(number, page, response_class(page.status)) for number, page in found.pages],
+            "pages": [
+                (number, page, response_class(page.status), links and links.pages[_key(page, crawl)])
+                for number, page in found.pages
+            ],
+            "sort": sort if order else "",
+            "columns": COLUMNS.keys() if links else COLUMNS.keys() - {"linked"},
+            "ranked": ranked,
+            "most_sorted": MOST_SORTED,
             "more": found.next,
             "is_first": not after,
-            "is_short": found.next is not None and len(found.pages) < ROWS,
+            "is_short": ranked is None and found.next is not None and len(found.pages) < ROWS,
             "statuses": STATUSES,
             "can_retry": view.may_write and bool(given) and set(given) <= {"status", "error", "text"} and _fails(given),
         }
         return self._shell.page(request.http, "crawl_pages.html", context, section="crawls")
+
+    @page_endpoint("/crawls/{crawl_id}/page", "Lead to what a crawl knows about a URL.")
+    async def find_page(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        """Redirect to the page of the URL in `url`, or to the explanation of a URL that has none."""
+        crawl, text = (
+            (await self._crawls.get(request.path_param("crawl_id"))).crawl,
+            request.http.query_params.get("url"),
+        )
+        url = canonical(text or "", crawl.config.url_rules(LONGEST_URL))
+        if not isinstance(url, UrlRefusal):
+            number = await self._pages.number_of(crawl.number, key_of(url, crawl.key_seed))
+            if number is not None:
+                return self._shell.redirect(f"/pages/{crawl.id}~{number}")
+        return self._shell.redirect(f"/crawls/{crawl.id}/frontier?{urlencode({'url': text or ''})}")
 
     @endpoint(
         "GET",
@@ -112,16 +149,11 @@ class CrawlPagesPage:
         expensive=always,
     )
     async def export_pages(self, request: EndpointRequest[Nothing, PagesQuery]) -> Response:
-        kind = request.path_param("kind")
-        if kind not in FORMATS:
-            return self._shell.missing(request.http, 404)
-        wanted = page_filter(request.query.given)
+        kind, wanted = request.path_param("kind"), page_filter(request.query.given)
         crawl = (await self._crawls.get(request.path_param("crawl_id"))).crawl
-        made, media_type = FORMATS[kind]
-        headers = {"Content-Disposition": f'attachment; filename="{crawl.id}.{kind}"', "Cache-Control": "no-store"}
         table = PageTable(rules=crawl.config.rules, is_open=bool(crawl.config.hooks))
-        content = self._export(crawl, wanted, table, made(table.columns))
-        return StreamingResponse(content, headers=headers, media_type=media_type)
+        made = format_of(kind, table.columns)
+        return exported(made, f"{crawl.id}.{kind}", self._rows(crawl, wanted, table, made))
 
     @endpoint(
         "GET",
@@ -155,14 +187,46 @@ class CrawlPagesPage:
         }
         return self._shell.page(request.http, "crawl_broken.html", context, section="crawls")
 
-    async def _export(self, crawl: Crawl, wanted: PageFilter, table: PageTable, made: Format) -> AsyncIterator[bytes]:
-        yield made.head()
+    async def _link_counts(self, crawl: Crawl, seconds: float) -> LinkCounts | None:
+        """Return how many pages link to each; None while the crawl goes on, or until all links are counted."""
+        if crawl.state not in TERMINAL or crawl.finished_at is None:
+            return None
+        counts = await self._link_counters.of(crawl.number, crawl.finished_at, seconds)
+        return counts if counts.is_complete else None
+
+    async def _rows(
+        self, crawl: Crawl, wanted: PageFilter, table: PageTable, made: Format
+    ) -> AsyncIterator[Iterator[Row]]:
         async for batch in self._pages.all(crawl.number, wanted):
-            rows = table.rows(crawl.id, batch) if made.is_flat else table.records(crawl.id, batch)
-            for part in await asyncio.to_thread(lambda: list(made.rows(rows))):  # noqa: B023 - awaited at once
-                yield part
-        for part in made.tail():
-            yield part
+            yield table.rows(crawl.id, batch) if made.is_flat else table.records(crawl.id, batch)
+
+
+def _key(page: Page, crawl: Crawl) -> int:
+    return key_of(Url(page.url), crawl.key_seed)[0]
+
+
+Value = Callable[[PageRank, Counter[int]], float | None]
+COLUMNS: Final[Mapping[str, Value]] = {
+    "status": lambda page, _: page.status,
+    "depth": lambda page, _: page.depth,
+    "size": lambda page, _: page.bytes,
+    "time": lambda page, _: page.duration_ms,
+    "words": lambda page, _: page.word_count,
+    "links": lambda page, _: page.links,
+    "linked": lambda page, links: links[page.key],
+}
+"""The columns by which pages can be sorted."""
+
+
+def _smallest_first(value: Value, links: LinkCounts | None, *, is_reversed: bool) -> Callable[[PageRank], float]:
+    """Return the value by which pages are sorted; pages without one come last."""
+    counts = Counter[int]() if links is None else links.pages
+
+    def by(page: PageRank) -> float:
+        found = value(page, counts)
+        return math.inf if found is None else -found if is_reversed else found
+
+    return by
 
 
 def page_filter(given: Mapping[str, str]) -> PageFilter:
@@ -184,6 +248,7 @@ def page_filter(given: Mapping[str, str]) -> PageFilter:
         content_type=given.get("type"),
         depth=None if depth is None else int(depth),
         text=given.get("text"),
+        failed="failed" in given,
     )
 
 

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from posixpath import commonpath
 from typing import Final
 
 from markupsafe import Markup
@@ -201,12 +202,15 @@ def folder_cells(
     summary: PageSummary, formats: Formats, address: Callable[[str], str]
 ) -> tuple[list[Cell], list[FolderRow]]:
     """Return the folders of the site as a treemap, and as a table."""
-    rows = sorted(_folders(summary), key=lambda row: -row[2])
-    hosts = {host for host, *_ in rows}
+    rows = folder_rows(summary)
+    one_host = len({host for host, *_ in rows}) == 1
+    names = {(host, folder): folder if one_host else f"{host}{folder}" for host, folder, *_ in rows}
+    shown = [name for (_, folder), name in names.items() if folder != OTHER]
+    shared = commonpath(shown).rstrip("/") if len(shown) > 1 else ""  # what all have in common says nothing
     cells = []
     for host, folder, pages, bad, size in rows[:MOST_CELLS]:
-        name = folder if folder != OTHER else "…"
-        label = name if len(hosts) == 1 else f"{host}{name}"
+        label = names[host, folder] if folder != OTHER else f"{'' if one_host else host}…"
+        own = f"…{label.removeprefix(shared)}" if shared and folder != OTHER else label
         share = bad / pages
         title = formats.language(
             "{name}: {pages} pages, {bad} broken, {size}",
@@ -216,9 +220,15 @@ def folder_cells(
             size=formats.size(size),
         )
         kind = "s5" if share > 0.5 else "s4" if share > 0.05 else ""
-        text = f"{formats.text(label, 60)} {formats.short(pages)}"
-        cells.append(Cell(text, pages, kind, title, address(f"{host}{folder}")))
+        last = "/".join(own.split("/")[-2:]) if own.count("/") > 1 else own  # parts before it are those of its parent
+        text, short = (f"{formats.text(one, 60)} {formats.short(pages)}" for one in (own, last))
+        cells.append(Cell(text, pages, kind, title, address(f"{host}{folder}"), short))
     return cells, rows[:MOST_ROWS]
+
+
+def folder_rows(summary: PageSummary) -> list[FolderRow]:
+    """Return the folders of the site, those with most pages first."""
+    return sorted(_folders(summary), key=lambda row: -row[2])
 
 
 def _folders(summary: PageSummary) -> Iterator[FolderRow]:

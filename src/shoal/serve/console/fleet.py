@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
@@ -23,11 +23,13 @@ from shoal.fleet.view import PressureStatus
 from shoal.observe.stats import PAGES, BotActivity, HourlyStatsReader
 from shoal.serve.authentication import caller_of
 from shoal.serve.console.charts import Part
+from shoal.serve.console.exports import listed
 from shoal.serve.console.feed import LivePage
 from shoal.serve.console.format import Formats, Language
 from shoal.serve.console.forms import AnyQuery, ConsoleForm, View, form_endpoint, page_endpoint, read_form
 from shoal.serve.console.shell import Shell, carry_out
-from shoal.serve.endpoint import EndpointRequest, Nothing
+from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
+from shoal.serve.resources import node as resource
 from shoal.serve.resources.node import VERBS, given_to_all
 
 KEPT: Final = 60  # samples of a node: five minutes
@@ -111,6 +113,21 @@ class FleetPage(LivePage):
             "commands": {name: given_to_all(name) for name in ("pause", "resume", "drain")},
             "is_live": True,
         }
+
+    @endpoint(
+        "GET",
+        "/fleet.{format}",
+        scope=TokenScope.READ,
+        summary="Download the nodes.",
+        query=AnyQuery,
+        public=False,
+        expensive=always,
+    )
+    async def export_nodes(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        async def batches() -> AsyncIterator[list[resource.Node]]:
+            yield [resource.Node.of(node) for node in await self._nodes.list_all()]
+
+        return listed(request.path_param("format"), "nodes", resource.Node, batches())
 
     @form_endpoint("/fleet/commands", "Give every node the same command.")
     async def command_fleet(self, request: EndpointRequest[Nothing, Nothing]) -> Response:

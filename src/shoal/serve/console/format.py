@@ -1,5 +1,6 @@
 """Values as the console shows them: numbers, times, badges, translated messages."""
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -153,6 +154,14 @@ class Formats:
             return f"{int(seconds // 3600)}{SPACE}h"
         return self.duration(seconds)
 
+    def estimate(self, seconds: float) -> str:
+        """Return a length of time that nobody knows exactly, rounded up to one unit."""
+        for limit, length, unit in ((60, 10, "s"), (3600, 60, "min"), (48 * 3600, 3600, "h")):
+            if seconds <= limit:
+                count = max(1, math.ceil(seconds / length)) * (length if unit == "s" else 1)
+                return f"{count}{SPACE}{unit}"
+        return self.duration(seconds)
+
     def milliseconds(self, value: float | None) -> str:
         if value is None:
             return NOTHING
@@ -218,6 +227,15 @@ class Formats:
         """Return untrusted text on one line: secrets are redacted, characters that deceive a reader are made visible,
         long text is cut."""
         return "" if value is None else clean(str(value), longest)
+
+
+def parted(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Divide options into those that somebody chose and those that have their default."""
+    chosen = {name for name, value in options.items() if value != defaults.get(name)}
+    return {
+        "chosen": {name: value for name, value in options.items() if name in chosen},
+        "default": {name: value for name, value in options.items() if name not in chosen},
+    }
 
 
 LABELS: Final[Mapping[type[StrEnum], Mapping[Any, str]]] = {

@@ -1,13 +1,14 @@
 """Jobs: counts by kind and state, a list with qualifiers, dead letters with retry, and the page of one job with its
 leases and why it is in its state."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
 from starlette.responses import Response
 
+from shoal.access.token import TokenScope
 from shoal.base.errors import InvalidInput
 from shoal.base.text import message
 from shoal.queue.job import RUN_KINDS, SHARED_LANE, Grant, Job, attempts_made, bot_of, node_of
@@ -17,11 +18,13 @@ from shoal.queue.reasons import reason_text
 from shoal.queue.states import LABELS, TERMINAL, JobState
 from shoal.serve.authentication import caller_of
 from shoal.serve.console.charts import Span, timeline
+from shoal.serve.console.exports import listed
 from shoal.serve.console.feed import LivePage
 from shoal.serve.console.format import Formats, Language
 from shoal.serve.console.forms import AnyQuery, Search, View, form_endpoint, page_endpoint, parse, read_form, suggestion
 from shoal.serve.console.shell import Shell, carry_out, local_path, sentence
-from shoal.serve.endpoint import EndpointRequest, Nothing
+from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
+from shoal.serve.resources import job as resource
 from shoal.serve.resources.job import DEAD_LETTER_VERBS, VERBS
 from shoal.serve.stats import Cached
 
@@ -80,6 +83,7 @@ def held_by(grant: Grant) -> tuple[str, int | None]:
 
 
 ROWS: Final = 50
+BATCH: Final = 500
 QUALIFIERS: Final = ("state", "kind", "run", "lane")
 DEAD_LETTERS: Final = "dead"  # a value of `state:` for failed and expired jobs
 LONGEST_ERROR: Final = 1000  # characters
@@ -138,6 +142,27 @@ class JobsPage(LivePage):
             "badges": [(state, view.language(word)) for state, word in LABELS.items()],
             "is_live": True,
         }
+
+    @endpoint(
+        "GET",
+        "/jobs.{format}",
+        scope=TokenScope.READ,
+        summary="Download the jobs that a search finds.",
+        query=AnyQuery,
+        public=False,
+        expensive=always,
+    )
+    async def export_jobs(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        which = filter_of(parse(request.http.query_params.get("q", ""), QUALIFIERS))
+
+        async def batches() -> AsyncIterator[list[resource.Job]]:
+            found = await self._jobs.newest(which, limit=BATCH)
+            yield [resource.Job.of(job) for job in found.items]
+            while found.next is not None:
+                found = await self._jobs.newest(which, before=found.next, limit=BATCH)
+                yield [resource.Job.of(job) for job in found.items]
+
+        return listed(request.path_param("format"), "jobs", resource.Job, batches())
 
     @form_endpoint("/jobs/actions", "Retry or remove dead letters.")
     async def act_on_jobs(self, request: EndpointRequest[Nothing, Nothing]) -> Response:

@@ -47,7 +47,7 @@ class NewCrawlPage:
         if copied := query.get("from"):
             config = (await self._crawls.get(copied)).crawl.config
             values = shown_config(config) | {"seeds": config.seeds, "project": config.project, "labels": config.labels}
-            values["priority"] = config.priority
+            values |= {"priority": config.priority, "analyze": config.analyze or query.get("analyze") == "yes"}
         return self._shown(request, _as_text(values), {})
 
     @form_endpoint("/crawls/new", "Start a crawl from the form.")

@@ -15,6 +15,7 @@ from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.states import CrawlState
 from shoal.crawl.store import CrawlFilter
+from shoal.events.webhook import WebhookState
 from shoal.events.webhooks import Webhooks
 from shoal.fleet.nodes import Nodes
 from shoal.fleet.states import NodeState
@@ -23,12 +24,13 @@ from shoal.pages.page import CLASSES
 from shoal.plan.policies import Policies
 from shoal.plan.policy import LATE
 from shoal.plan.store import PolicyCounts
-from shoal.serve.console.charts import Column, Part
+from shoal.serve.console.charts import Column, Part, scale_of
 from shoal.serve.console.crawl_rows import KINDS, class_name, row_of
 from shoal.serve.console.feed import LivePage
-from shoal.serve.console.format import Formats
+from shoal.serve.console.format import Formats, Language
 from shoal.serve.console.forms import AnyQuery, View, page_endpoint
 from shoal.serve.console.shell import Shell
+from shoal.serve.console.worker_watch import WorkerWatch
 from shoal.serve.endpoint import EndpointRequest, Nothing
 from shoal.serve.stats import StateCounts
 
@@ -87,8 +89,15 @@ class RateSampler:
         """Pages per second, sample by sample, oldest first."""
         return [one.pages / one.seconds for one in self.samples]
 
+    @property
+    def seconds(self) -> float:
+        """How far the history reaches back."""
+        return sum(one.seconds for one in self.samples)
+
 
 HOURS: Final = 24
+TICKS: Final = (1.0, 0.75, 0.5, 0.25)  # of the time axis, as parts of how far it reaches back; the last is now
+SLOW_OUTBOX: Final = 30.0  # seconds that an event may wait until that is a problem
 SHOWN: Final = 8
 LATEST_ANALYSES: Final = 100
 
@@ -103,7 +112,13 @@ class Figures:
     nodes: Counter[NodeState]
     outbox_lag: float
     failing_gates: int  # sites whose last gate failed
+    failing_webhooks: int
     latest: list[CrawlStatus]
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing was ever asked of this store."""
+        return not (self.latest or any(self.jobs.values()) or self.policies.total)
 
     def jobs_in(self, *states: str) -> int:
         """Count page jobs and runs in these states."""
@@ -139,6 +154,7 @@ class Overview:
             nodes=Counter(node.state for node in await self._nodes.list_all()),
             outbox_lag=await self._webhooks.lag_seconds(),
             failing_gates=await self._failing_gates(),
+            failing_webhooks=sum(one.state is WebhookState.FAILING for one in await self._webhooks.all()),
             latest=latest,
         )
 
@@ -157,8 +173,11 @@ class OverviewPage(LivePage):
     paths = ("/",)
     regions = ("overview",)
 
-    def __init__(self, shell: Shell, overview: Overview, hourly: HourlyStatsReader, rates: RateSampler) -> None:
+    def __init__(
+        self, shell: Shell, overview: Overview, hourly: HourlyStatsReader, rates: RateSampler, workers: WorkerWatch
+    ) -> None:
         self._hourly = hourly
+        self._workers = workers
         self._shell = shell
         self._overview = overview
         self._rates = rates
@@ -166,25 +185,51 @@ class OverviewPage(LivePage):
     @page_endpoint("/", "Show the overview.")
     async def show_overview(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         context = await self.context(self._shell.view(request.http), {})
-        context |= {"topic": "/", "is_live": True, "address": f"{request.http.url.scheme}://{request.http.url.netloc}"}
+        # Without a script, a page that is live is requested again: not while somebody fills in its form.
+        context |= {"topic": "/", "is_live": not context["figures"].is_empty}
         return self._shell.page(request.http, "overview.html", context, section="overview")
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         figures = await self._overview.read()
+        await self._workers.run_once()
         formats = self._shell.formats(view)
         day = {row.hour: row.amounts for row in (await self._hourly.read(HOURS, PAGES, 0))[0]}
         hours = day_columns(day, formats)
-        now = self._rates.now
+        now, history = self._rates.now, self._rates.history
+        top, top_hour = scale_of(history), scale_of([column.total for column in hours])
         return {
             "figures": figures,
             "rows": [row_of(status, formats) for status in figures.latest],
             "rate_now": now,
-            "history": self._rates.history,
+            "history": history,
+            "rate_levels": [formats.short(top), formats.short(top / 2), "0"],
+            "times": [
+                *(formats.ago(formats.now - int(self._rates.seconds * part * 1e6)) for part in TICKS),
+                view.language("now"),
+            ],
             "hours": hours,
-            "most_per_hour": max((column.total for column in hours), default=0),
+            "hour_levels": [formats.short(top_hour), formats.short(top_hour / 2), "0"],
+            "problems": problems_of(figures, view.language),
+            "waiting": figures.crawls.get("queued", 0) + figures.jobs.get("page", {}).get("pending", 0),
             "total_day": sum(column.total for column in hours),
             "classes": [(KINDS[kind], class_name(kind, view.language), _of_day(day, kind)) for kind in CLASSES],
         }
+
+
+def problems_of(figures: Figures, language: Language) -> list[tuple[str, str]]:
+    """Return what is failing, in words, with the path that shows it."""
+    dead, gates, late = figures.jobs_in("failed", "expired"), figures.failing_gates, figures.policies.late
+    lost, webhooks = figures.nodes[NodeState.LOST], figures.failing_webhooks
+    plural, slow = language.plural, int(figures.outbox_lag > SLOW_OUTBOX)
+    found = [
+        (dead, plural("{count} dead letter", "{count} dead letters", dead), "/jobs?q=state:dead"),
+        (gates, plural("{count} failing gate", "{count} failing gates", gates), "/analyses"),
+        (late, plural("{count} late policy", "{count} late policies", late), "/policies?q=is:late"),
+        (lost, plural("{count} lost node", "{count} lost nodes", lost), "/fleet"),
+        (webhooks, plural("{count} failing webhook", "{count} failing webhooks", webhooks), "/events"),
+        (slow, language("events wait to be forwarded"), "/events"),
+    ]
+    return [(words, path) for count, words, path in found if count]
 
 
 def day_columns(hours: Mapping[int, Mapping[str, float]], formats: Formats) -> list[Column]:

@@ -1,23 +1,26 @@
 """Policies: the list, what is due, how fresh each is, its runs, and its actions."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import orjson
 from starlette.responses import Response
 
+from shoal.access.token import TokenScope
 from shoal.base.clock import span
 from shoal.base.errors import InvalidInput
+from shoal.base.request_form import fields_of
 from shoal.base.text import message, redact_url
 from shoal.page_jobs.groups import History
 from shoal.plan.policies import Policies
-from shoal.plan.policy import LATE, Policy, PolicyState, shown_options
+from shoal.plan.policy import LATE, Policy, PolicyForm, PolicyState, shown_options
+from shoal.serve.console.exports import listed
 from shoal.serve.console.feed import LivePage
-from shoal.serve.console.format import Formats
+from shoal.serve.console.format import Formats, parted
 from shoal.serve.console.forms import AnyQuery, Search, View, form_endpoint, page_endpoint, parse, read_form, suggestion
 from shoal.serve.console.shell import Notice, Shell, carry_out, local_path, sentence
-from shoal.serve.endpoint import EndpointRequest, Nothing
+from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
+from shoal.serve.resources import policy as resource
 from shoal.serve.resources.policy import VERBS
 
 
@@ -92,6 +95,30 @@ class PoliciesPage(LivePage):
         context |= {"topic": topic, "suggestions": suggestions}
         return self._shell.page(request.http, "policies.html", context, section="policies")
 
+    @endpoint(
+        "GET",
+        "/policies.{format}",
+        scope=TokenScope.READ,
+        summary="Download the policies that a search finds.",
+        query=AnyQuery,
+        public=False,
+        expensive=always,
+    )
+    async def export_policies(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        search = parse(request.http.query_params.get("q", ""), QUALIFIERS)
+        is_cut = search.one("is") in ("due", "late")  # those are read at once
+
+        async def batches() -> AsyncIterator[list[resource.Policy]]:
+            after = 0
+            while True:
+                now, found = await self._found(search, after)
+                yield [resource.Policy.of(policy, now) for policy in found]
+                if is_cut or len(found) <= ROWS:
+                    return
+                after = found[-1].number
+
+        return listed(request.path_param("format"), "policies", resource.Policy, batches())
+
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         search, problem, after = Search(params.get("q", "")), "", _number(params.get("after"))
         now, found = 0, list[Policy]()
@@ -150,17 +177,12 @@ class PolicyPage(LivePage):
         policy = await self._policies.get(params["policy_id"])
         now, _ = await self._policies.page_of(limit=1)
         form = policy.form
-        options = form.plain() | {"crawl_config": shown_options(form.crawl_config), "seeds": form.seeds}
-        options = {
-            name: value if isinstance(value, str) else orjson.dumps(value).decode()
-            for name, value in options.items()
-            if value not in (None, [], {}, "") and name != "url"
-        }
+        options = form.plain() | {"crawl_config": shown_options(form.crawl_config)}
         return {
             "row": row_of(policy, now, self._shell.formats(view)),
             "policy": policy,
             "age": None if policy.last_success_at is None else (now - policy.last_success_at) / 1e6,
-            "options": options,
+            "options": parted(options, {name: one.default for name, one in fields_of(PolicyForm).items()}),
             "results": await self._history.of_policy(policy.id, limit=RUNS),
             "is_live": policy.live_job_id is not None,
         }

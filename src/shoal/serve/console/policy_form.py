@@ -1,9 +1,9 @@
 """The form of a policy, and the import of many with a report of the lines that were refused."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from io import StringIO
-from typing import Any, Final
+from typing import Any, Final, get_origin
 
 import orjson
 from starlette.responses import Response
@@ -11,7 +11,9 @@ from starlette.responses import Response
 from shoal.access.token import TokenScope
 from shoal.base.errors import InvalidInput, ShoalError
 from shoal.base.request_form import fields_of
-from shoal.base.text import HIDDEN, message
+from shoal.base.text import HIDDEN, message, shorten
+from shoal.crawl.crawl import Crawl, CrawlConfig, shown_config
+from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.plan.importer import ImportSummary, PolicyImporter
 from shoal.plan.policies import Policies
 from shoal.plan.policy import PolicyChange, PolicyForm, shown_options
@@ -24,7 +26,10 @@ from shoal.serve.endpoint import EndpointRequest, Nothing
 TEXTS: Final = ("url", "frequency", "cron", "timezone", "project", "overlap", "queue", "lock_ttl", "jitter")
 NUMBERS: Final = ("priority_base", "max_retry")
 LISTS: Final = ("seeds", "windows")
-OBJECTS: Final = ("crawl_config", "rule_set")
+OF_ONE_RUN: Final = frozenset(
+    {"recrawl_of", "baseline", "commit", "more_seeds"}
+)  # options that no other crawl can have
+OPTION_LISTS: Final = frozenset(name for name, one in fields_of(CrawlConfig).items() if get_origin(one.kind) is list)
 CREATED: Final = message("The policy was created.")
 CHANGED: Final = message("The policy was changed.")
 
@@ -32,13 +37,19 @@ CHANGED: Final = message("The policy was changed.")
 class PolicyFormPage:
     """`/policies/new` and `/policies/{policy_id}/edit`."""
 
-    def __init__(self, shell: Shell, policies: Policies) -> None:
+    def __init__(self, shell: Shell, policies: Policies, crawls: Crawls) -> None:
         self._shell = shell
         self._policies = policies
+        self._crawls = crawls
 
     @page_endpoint("/policies/new", "Show the form of a policy.", TokenScope.WRITE)
     async def show_new_policy(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        return self._shown(request, {"frequency": "24h", "enabled": "yes"}, {}, "")
+        """Show the form, empty or with the seeds and options of the crawl in `crawl`."""
+        values, secrets = {"frequency": "24h", "enabled": "yes"}, list[str]()
+        if copied := request.http.query_params.get("crawl"):
+            known, secrets = repeated((await self._crawls.get(copied)).crawl)
+            values |= _as_text(known)
+        return self._shown(request, values, {}, "", secrets)
 
     @page_endpoint("/policies/{policy_id}/edit", "Show the form of an existing policy.", TokenScope.WRITE)
     async def show_edit_policy(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
@@ -82,7 +93,7 @@ class PolicyFormPage:
         if error.response.http_status != 422:
             raise error
         field = str(error.facts.get("field", "url")).partition(".")[0].partition("[")[0].partition(" ")[0]
-        known = {*TEXTS, *NUMBERS, *LISTS, *OBJECTS, "labels"}
+        known = {*TEXTS, *NUMBERS, *LISTS, "crawl_config", "rule_set", "labels"}
         if isinstance(error, InvalidInput) and field in LISTS:
             error = error.called(partial(_in_form, form))
         return self._shown(
@@ -90,10 +101,16 @@ class PolicyFormPage:
         )
 
     def _shown(
-        self, request: EndpointRequest[Any, Any], values: Mapping[str, str], problems: dict[str, str], policy_id: str
+        self,
+        request: EndpointRequest[Any, Any],
+        values: Mapping[str, str],
+        problems: dict[str, str],
+        policy_id: str,
+        secrets: Sequence[str] = (),
     ) -> Response:
         defaults = {name: "" if one.default is None else one.default for name, one in fields_of(PolicyForm).items()}
         context = {"values": values, "problems": problems, "policy_id": policy_id, "defaults": defaults}
+        context |= {"secrets": secrets}
         return self._shell.page(request.http, "policy_form.html", context, 422 if problems else 200, section="policies")
 
 
@@ -136,15 +153,80 @@ def values_of(form: ConsoleForm) -> dict[str, Any]:
             values[name] = int(text) if text.isascii() and text.removeprefix("-").isdecimal() else text
     for name in LISTS:
         values[name] = [line.strip() for line in form.get(name).splitlines() if line.strip()]
-    for name in OBJECTS:
-        if text := form.get(name):
-            try:
-                values[name] = orjson.loads(text)
-            except orjson.JSONDecodeError:
-                raise InvalidInput(name, "is not JSON", "write it as an object, such as {}") from None
+    if text := form.get("rule_set"):
+        values["rule_set"] = _object("rule_set", text)
+    if text := form.get("crawl_config"):
+        values["crawl_config"] = _object("crawl_config", text) if text.startswith("{") else read_options(text)
     values["labels"] = labels_of([line.strip() for line in form.get("labels").splitlines() if line.strip()])
     values["enabled"] = form.get("enabled") == "yes"
     return values
+
+
+def _object(name: str, text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        raise InvalidInput(name, "is not JSON", "write it as an object, such as {}") from None
+
+
+def repeated(crawl: Crawl) -> tuple[dict[str, Any], list[str]]:
+    """Return the fields of a policy that repeats a crawl, and the names of its options with secrets, which are left
+    out because nobody may see them."""
+    config = crawl.config
+    plain = CrawlConfig.read({"seeds": config.seeds, "scope": config.scope}).plain()  # the limit of the depth differs
+    plain["scope"] = fields_of(CrawlConfig)["scope"].default
+    chosen = {
+        name: value for name, value in shown_config(config).items() if name not in OF_ONE_RUN and value != plain[name]
+    }
+    secrets = [name for name, value in chosen.items() if value != config.plain()[name]]
+    fields = {"seeds": config.seeds, "project": crawl.project, "labels": config.labels, "priority_base": crawl.priority}
+    return fields | {"crawl_config": {name: chosen[name] for name in chosen if name not in secrets}}, secrets
+
+
+def written_options(options: Mapping[str, Any]) -> str:
+    """Return options as lines of `name=value`; a header is `headers.Name=value`, and of a list, each value has a line.
+    Text that could be read as another value is in quotation marks, and what is nested deeper is JSON."""
+    lines = []
+    for name, value in options.items():
+        if isinstance(value, dict) and name == "headers":
+            lines += [f"{name}.{key}={one}" for key, one in value.items()]
+        elif isinstance(value, list) and value:
+            lines += [f"{name}={_written(one)}" for one in value]
+        else:
+            lines.append(f"{name}={_written(value)}")
+    return "\n".join(lines)
+
+
+def _written(value: Any) -> str:
+    is_plain = isinstance(value, str) and value == value.strip() and value.isprintable() and _value(value) == value
+    return value if is_plain else orjson.dumps(value).decode()
+
+
+def read_options(text: str) -> dict[str, Any]:
+    """Read what `written_options` writes."""
+    found: dict[str, Any] = {}
+    for line in filter(None, map(str.strip, text.splitlines())):
+        name, sign, written = (part.strip() for part in line.partition("="))
+        if not sign or not name:
+            raise InvalidInput("crawl_config", f"has the line {shorten(line)!r}", "write each option as name=value")
+        value, (name, dot, key) = _value(written), name.partition(".")
+        if dot:
+            found.setdefault(name, {})[key] = written
+        elif name in OPTION_LISTS:
+            found.setdefault(name, []).extend(value if isinstance(value, list) else [value])
+        elif name in found:
+            raise InvalidInput("crawl_config", f"has {shorten(name)} twice", "write it once")
+        else:
+            found[name] = value
+    return found
+
+
+def _value(text: str) -> Any:
+    """Return the value that a text stands for: a number, true, false or null, JSON, or else the text itself."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
 
 
 def _in_form(form: ConsoleForm, field: str) -> str:
@@ -163,7 +245,9 @@ def _as_text(values: Mapping[str, Any]) -> dict[str, str]:
     for name, value in values.items():
         if name == "labels":
             found[name] = "\n".join(f"{key}={one}" for key, one in value.items())
-        elif name in OBJECTS:
+        elif name == "crawl_config":
+            found[name] = written_options(value)
+        elif name == "rule_set":
             found[name] = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() if value else ""
         elif isinstance(value, list):
             found[name] = "\n".join(map(str, value))

@@ -30,6 +30,7 @@ from shoal.serve.console import texts as journal_texts
 from shoal.serve.console.format import Formats, colour_of, label_of, languages
 from shoal.serve.console.forms import CONFIRMED, FIELD, THEMES, ConsoleForm, View, csrf_cookie, csrf_token, view_of
 from shoal.serve.console.forms import COOKIE as VIEW_COOKIE
+from shoal.serve.console.worker_watch import WorkerWatch
 from shoal.serve.resources import crawl, job, node, policy, token, webhook
 from shoal.serve.resources.resource import Verb
 
@@ -145,9 +146,16 @@ class Shell:
     """Renders the pages of the console. `present` names the sections that this server has; `public_url` may have a
     path, the prefix of every URL behind a proxy."""
 
-    def __init__(self, present: Iterable[str], clock: Clock | None = None, public_url: str = "") -> None:
+    def __init__(
+        self,
+        present: Iterable[str],
+        clock: Clock | None = None,
+        public_url: str = "",
+        worker_watch: WorkerWatch | None = None,
+    ) -> None:
         self.prefix = prefix_of(public_url)
         self._clock = clock or SystemClock()
+        self._worker_watch = worker_watch
         names = set(present)
         self._sections = [section for section in SECTIONS if section.name in names]
 
@@ -266,6 +274,7 @@ class Shell:
             "asset": lambda name: self.prefix + self.assets.address(name),
             "url": self.url,
             "version": __version__,
+            "worker_watch": self._worker_watch,
             "languages": languages(),
             "themes": THEMES,
             "csrf_field": FIELD,

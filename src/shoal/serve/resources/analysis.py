@@ -20,7 +20,7 @@ class RuleResult(Resource, kw_only=True):
 
     condition: Annotated[str, describe("The rule, such as `broken_links <= 0`.")]
     metric: Annotated[str, describe("Metric or finding code that was compared.")]
-    severity: Annotated[str, describe("`warning` if the rule cannot fail the gate.")]
+    severity: Annotated[str, describe("`error`, or `warning` if the gate passes although this rule is violated.")]
     outcome: Annotated[Outcome, describe("Whether the rule holds.")]
     value: Annotated[float | None, describe("The measured value; null if it could not be measured.")]
     baseline: Annotated[float | None, describe("The value of the baseline, if the rule compares with it.")]
@@ -132,7 +132,7 @@ class AnalyzerOutcome(Resource, kw_only=True):
     error: Annotated[str | None, describe("Why it failed; the findings of the others are kept.")]
     findings: Annotated[int, describe("Number of its findings.")]
     duration_ms: Annotated[float, describe("How long it ran, in milliseconds.")]
-    artifacts: Annotated[list[Artifact], describe("Files that it left.")]
+    artifacts: Annotated[list[Artifact], describe("Files that the analyzer left.")]
     skipped: Annotated[str | None, describe("Why it does not apply to the crawl; null if it does.")]
     optional: Annotated[bool, describe("Its failure does not fail the analysis.")]
 
@@ -143,7 +143,10 @@ class CommitStatus(Resource, kw_only=True):
     state: Annotated[CommitState, describe("The state that the commit should show.")]
     description: Annotated[str, describe("Sentence beside the state.")]
     shown: Annotated[CommitState | None, describe("The state that it shows; null if nothing was published yet.")]
-    error: Annotated[str | None, describe("Why the last attempt to publish it failed; it is tried again for a day.")]
+    error: Annotated[
+        str | None,
+        describe("Why the last attempt to publish the status failed. Publishing is retried for up to a day."),
+    ]
 
 
 class AnalysisDetail(Analysis, kw_only=True):

@@ -55,6 +55,7 @@ class Crawl(Resource, kw_only=True):
     bytes: Annotated[int, describe("Bytes received.")]
     not_modified: Annotated[int, describe("Pages that a server reported as unchanged (304).")]
     bytes_saved: Annotated[int, describe("Bytes not transferred because pages were unchanged.")]
+    stayed_empty: Annotated[int, describe("Rendered pages that stayed empty: no links, and hardly any words.")]
     depth_reached: Annotated[
         int, describe("Largest `depth` of a page: links on the path that was found first; 1 for an entry of a sitemap.")
     ]
@@ -85,6 +86,7 @@ class Crawl(Resource, kw_only=True):
         "bytes": 2460000,
         "not_modified": 0,
         "bytes_saved": 0,
+        "stayed_empty": 0,
         "depth_reached": 2,
         "worked_seconds": 61.2,
         "config": {"depth": 2, "max_pages": 500, "speed": "normal"},
@@ -220,7 +222,9 @@ class HostPoliteness(Resource, kw_only=True):
     robots_hash: Annotated[str | None, describe("Content hash of the robots.txt: its version.")]
     robots_fetched_at: Annotated[Moment | None, describe("When its robots.txt was fetched last.")]
     crawl_delay_asked: Annotated[float | None, describe("The delay that robots.txt asks for.")]
-    crawl_delay_honoured: Annotated[float, describe("The part of that delay that is applied.")]
+    crawl_delay_honoured: Annotated[
+        float, describe("The crawl delay that is applied: what robots.txt asks for, capped at the maximum.")
+    ]
     crawl_delay_clamped: Annotated[bool, describe("Whether it asks for more than the maximum.")]
     holds: Annotated[dict[str, int], describe("How often it asked us to wait, by the status of its response.")]
     hold_seconds: Annotated[float, describe("How long it was not requested because of that.")]

@@ -28,7 +28,8 @@ class Group(Resource, kw_only=True):
     created_at: Moment
     finished_at: Moment | None
     crawl_config: Annotated[dict[str, Any], describe("Fetch options; secrets are masked.")]
-    rule_set: Annotated[dict[str, Any] | None, describe("Rule set with the data to extract from each page.")]
+    rules: Annotated[dict[str, Any] | None, describe("Rule set with the data to extract from each page.")]
+    rule_set: Annotated[dict[str, Any] | None, describe("The same as `rules`.")]
 
     example: ClassVar = {
         "id": "grp_01hr2v8k3m4n5p6q",
@@ -42,13 +43,14 @@ class Group(Resource, kw_only=True):
         "created_at": "2026-03-01T09:00:00Z",
         "finished_at": None,
         "crawl_config": {"headers": {}, "js_required": False, "timeout_hint": None, "proxy": None},
+        "rules": RULE_SET,
         "rule_set": RULE_SET,
     }
 
     @classmethod
     def of(cls, group: page_jobs.Group) -> Self:
         spec = {"crawl_config": {}, "rule_set": None} if group.spec is None else group.spec.shown()
-        return super().of(group, **spec)
+        return super().of(group, **spec, rules=spec["rule_set"])
 
 
 class GroupList(Resource, kw_only=True):

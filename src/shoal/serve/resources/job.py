@@ -50,7 +50,9 @@ class Job(Resource, kw_only=True):
     url: Annotated[str | None, describe("The URL of a page job.")]
     run_id: Annotated[str | None, describe("Its crawl, analysis or group.")]
     lane: Annotated[str, describe("The queue in which it waits: shared, or the private one of a node.")]
-    capability: Annotated[str, describe("What a worker or bot must support to run it: http, js or special.")]
+    capability: Annotated[
+        str, describe("What must be supported to run it: http, js or special; for a scrape, scrape or scrape_js.")
+    ]
     priority: int
     scopes: Annotated[list[str], describe("Quota keys that the job counts against.")]
     dedupe_key: Annotated[str | None, describe("No other job with this key is created while this one waits or runs.")]
@@ -157,15 +159,16 @@ class Quota(Resource, kw_only=True):
     """The concurrency limit of a quota key, and its current use."""
 
     scope: Annotated[str, describe("The quota key, such as `project:NAME`.")]
-    most: Annotated[int, describe("Maximum number of jobs that run at once.")]
+    limit: Annotated[int, describe("Maximum number of jobs that run at the same time.")]
+    most: Annotated[int, describe("The same as `limit`.")]
     locked: Annotated[int, describe("Jobs that are running.")]
     parked: Annotated[int, describe("Jobs that wait for the quota.")]
 
-    example: ClassVar = {"scope": "project:shop", "most": 5, "locked": 5, "parked": 120}
+    example: ClassVar = {"scope": "project:shop", "limit": 5, "most": 5, "locked": 5, "parked": 120}
 
     @classmethod
     def of(cls, quota: StoredQuota) -> Self:
-        return super().of(quota, scope=quota.key)
+        return super().of(quota, scope=quota.key, limit=quota.most)
 
 
 class QuotaList(Resource, kw_only=True):

@@ -43,9 +43,9 @@ class Node(Resource, kw_only=True):
     state: NodeState
     health_score: Annotated[float, describe("Weighted sum of the parts; 0 while it is draining.")]
     health: Annotated[HealthParts, describe("The parts of the health score.")]
-    max_concurrency: Annotated[int, describe("Crawls and analyses that it runs at once.")]
+    max_concurrency: Annotated[int, describe("Crawls and analyses that it runs at the same time.")]
     active_tasks: Annotated[int, describe("Crawls and analyses that it runs now.")]
-    page_slots: Annotated[int, describe("Page jobs that it runs at once.")]
+    page_slots: Annotated[int, describe("Page jobs that it runs at the same time.")]
     active_pages: Annotated[int, describe("Page jobs that it holds now.")]
     queue_depth: Annotated[int, describe("Jobs that wait in its private lane.")]
     success_rate: Annotated[float, describe("Share of recent tasks that succeeded.")]

@@ -22,10 +22,10 @@ class PageError(Resource, kw_only=True):
     message: Annotated[str | None, describe("The error in one sentence.")]
 
 
-class Page(Resource, kw_only=True):
-    """The record of one fetched URL."""
+class PageRecord(Resource, kw_only=True):
+    """What was found at one URL."""
 
-    crawl_id: str
+    crawl_id: Annotated[str | None, describe("Crawl that fetched it; null for a scrape.")]
     url: Annotated[str, describe("The requested URL.")]
     final_url: Annotated[str | None, describe("URL after redirects.")]
     status: Annotated[int | None, describe("HTTP status of the last response; null if there was none.")]
@@ -36,7 +36,7 @@ class Page(Resource, kw_only=True):
     bytes: Annotated[int, describe("Size of the body as sent, before content decoding.")]
     title: Annotated[str | None, describe("Title of the page.")]
     description: Annotated[str | None, describe("Meta description.")]
-    canonical: Annotated[str | None, describe("Canonical URL as the page or the Link header has it.")]
+    canonical: Annotated[str | None, describe("Canonical URL, as written in the page or in its Link header.")]
     robots: Annotated[str | None, describe("Robots directives of the page and of the X-Robots-Tag header.")]
     lang: Annotated[str | None, describe("Language of the page.")]
     h1: Annotated[str | None, describe("First heading of level 1.")]
@@ -57,7 +57,7 @@ class Page(Resource, kw_only=True):
     data: Annotated[dict[str, Any] | None, describe("Data extracted by the rule set.")]
 
     example: ClassVar = {
-        "crawl_id": Crawl.example["id"],
+        "crawl_id": None,
         "url": "https://example.com/about",
         "final_url": "https://example.com/about",
         "status": 200,
@@ -86,9 +86,18 @@ class Page(Resource, kw_only=True):
         "data": None,
     }
 
+
+class Page(PageRecord, kw_only=True):
+    """The record of one fetched URL of a crawl."""
+
+    crawl_id: str
+    number: Annotated[int, describe("Number of the page in its crawl, for `/pages/{number}/content`.")]
+
+    example: ClassVar = PageRecord.example | {"crawl_id": Crawl.example["id"], "number": 12}
+
     @classmethod
-    def of(cls, page: pages.Page, crawl_id: str) -> Self:
-        return cls(**page.record(crawl_id))
+    def of(cls, page: pages.Page, crawl_id: str, number: int) -> Self:
+        return cls(**page.record(crawl_id), number=number)
 
 
 class PageList(Resource, kw_only=True):

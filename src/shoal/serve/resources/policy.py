@@ -7,6 +7,7 @@ from shoal.base.request_form import describe
 from shoal.base.text import message, redact_url
 from shoal.plan import policy as plan
 from shoal.plan.importer import ImportSummary
+from shoal.plan.priority import PriorityRule as StoredRule
 from shoal.serve.resources.resource import Moment, NextPage, Resource, Verb
 
 POLICY_FORM: dict[str, Any] = {
@@ -36,9 +37,11 @@ class Policy(Resource, kw_only=True):
     jitter: Annotated[str, describe("Maximum random delay of each run.")]
     priority_base: Annotated[int, describe("Base priority from 0 to 100; higher runs first.")]
     crawl_config: Annotated[dict[str, Any], describe("Fetch or crawl options; secrets are masked.")]
-    rule_set: Annotated[dict[str, Any] | None, describe("Rule set with the data to extract from each page.")]
+    rules: Annotated[dict[str, Any] | None, describe("Rule set with the data to extract from each page.")]
+    rule_set: Annotated[dict[str, Any] | None, describe("The same as `rules`.")]
     lock_ttl: Annotated[str, describe("Lease duration of a bot's job without a heartbeat.")]
-    max_retry: Annotated[int, describe("Maximum number of retries.")]
+    retries: Annotated[int, describe("Maximum number of retries.")]
+    max_retry: Annotated[int, describe("The same as `retries`.")]
     queue: Annotated[
         str | None, describe("Capability that a bot or worker needs: http, js or special; null: the default.")
     ]
@@ -67,6 +70,7 @@ class Policy(Resource, kw_only=True):
         "jitter": "0s",
         "crawl_config": {},
         "lock_ttl": "10m",
+        "retries": 3,
         "max_retry": 3,
         "queue": None,
         "overlap": "skip",
@@ -75,6 +79,7 @@ class Policy(Resource, kw_only=True):
         "project": "default",
         "enabled": True,
         **POLICY_FORM,
+        "rules": POLICY_FORM["rule_set"],
         "next_run_at": "2026-03-01T15:00:00Z",
         "last_run_at": "2026-03-01T09:00:00Z",
         "last_success_at": "2026-03-01T09:00:02Z",
@@ -91,6 +96,8 @@ class Policy(Resource, kw_only=True):
         shown = form.plain() | {
             "crawl_config": plan.shown_options(form.crawl_config),
             "url": None if form.url is None else redact_url(form.url),
+            "rules": form.rule_set,
+            "retries": form.max_retry,
         }
         age_seconds = None if last is None else round((now - last) / 1e6)
         freshness = Freshness(age_seconds=age_seconds, stale=policy.staleness(now) > 1.0)
@@ -125,7 +132,12 @@ class PriorityRule(Resource, kw_only=True):
 
     fact: Annotated[str, describe("Input of the rule: importance, staleness, error_rate, signal or overdue_seconds.")]
     per: Annotated[float, describe("Points per unit of the fact.")]
-    most: Annotated[float, describe("Maximum points this rule may add or subtract.")]
+    limit: Annotated[float, describe("Maximum points this rule may add or subtract.")]
+    most: Annotated[float, describe("The same as `limit`.")]
+
+    @classmethod
+    def of(cls, rule: StoredRule) -> Self:
+        return super().of(rule, limit=rule.most)
 
 
 class PriorityRuleList(Resource, kw_only=True):

@@ -1,0 +1,43 @@
+"""The extras of the package: optional packages, and the error when they are not installed.
+
+Modules that import such a package are imported where they are used, after `require`.
+"""
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, Literal
+
+from shoal.base.errors import MissingExtra
+
+Extra = Literal["audit", "content", "parquet", "postgres", "redis", "render", "server"]
+
+MODULES: Final[dict[Extra, tuple[str, ...]]] = {
+    "audit": ("numpy",),
+    "content": ("trafilatura",),
+    "parquet": ("pyarrow",),
+    "postgres": ("asyncpg",),
+    "redis": ("redis", "hiredis"),
+    "render": ("httptools",),
+    "server": ("uvicorn", "httptools", "prometheus_client", "grpc", "grpc_health", "grpc_reflection"),
+}
+"""The modules that Shoal imports from each extra and that nothing else installs."""
+
+
+def is_installed(extra: Extra) -> bool:
+    return all(find_spec(module) is not None for module in MODULES[extra])
+
+
+def require(extra: Extra, what: str) -> None:
+    """Raise `MissingExtra` unless an extra is installed. `what` needs it: a command, a setting, a format."""
+    if not is_installed(extra):
+        raise MissingExtra(what, extra, command(extra))
+
+
+def command(extra: Extra) -> str:
+    """Return the command that installs an extra. A checkout has the packages of its locks."""
+    if "SHOAL_COMMAND" not in os.environ:  # which `./shoal` sets
+        return f"pip install 'shoal[{extra}]'"
+    venv = Path(sys.prefix)
+    return f"{venv}/bin/python -m pip install --no-deps -r {venv.parent}/locks/{extra}.lock"

@@ -1,0 +1,28 @@
+"""`await shoal.fetch(url)`: one page, in the process of the caller."""
+
+from typing import Any
+
+from shoal.app import opened
+from shoal.base.settings_loader import load
+from shoal.library.page import Page, origin_of
+from shoal.process.page_fetch import fetch_page, read_fetch
+
+
+async def fetch(
+    url: str, *, store: str | None = None, screenshot: bool = False, trust_seeds: bool = True, **options: Any
+) -> Page:
+    """Fetch one page, politely, and return it with its content.
+
+    `options` are those of a crawl that say how a page is fetched: `render`, `wait_for`, `scroll`, `click`, `robots`,
+    `user_agent`, `headers`, `cookies` and `proxy`. `store` is where the rate limits of hosts are kept; the default is
+    the store of the command line. `trust_seeds` allows a private address; pass False to fetch public addresses only.
+    `screenshot` renders the page and takes a picture of it.
+
+    A page that was not answered, for whatever reason, has an `error` and no `status`.
+    """
+    if screenshot:
+        options.setdefault("render", "always")
+    crawl = read_fetch(url, options, trusted=trust_seeds)
+    async with opened(load({"DATABASE_URL": store}).settings) as app:
+        fetched = await fetch_page(app, crawl, screenshot=screenshot)
+        return Page(fetched.crawled, origin_of(app, crawl, None), screenshot=fetched.screenshot)

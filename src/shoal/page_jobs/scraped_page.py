@@ -1,0 +1,83 @@
+"""The result of a scrape: the record of the page, and its content in the requested formats."""
+
+from base64 import b64encode
+from collections.abc import Sequence
+from typing import Any
+
+from shoal.base.clock import from_micros
+from shoal.base.parsing import show_size
+from shoal.base.text import json_of
+from shoal.base.url import DEFAULT_RULES, Canonicalizer, Url, UrlRefusal, origin
+from shoal.egress import Failure, Limits
+from shoal.extract.encoding import with_encoded_queries
+from shoal.extract.page import PageFacts
+from shoal.page_jobs.spec import ScrapeFormat
+from shoal.pages.bodies import source_from
+from shoal.pages.page import Page
+from shoal.web.page_fetcher import Fetched
+from shoal.web.page_record import facts_to_page, response_to_page
+
+
+def document_of(url: str, fetched: Fetched, at: int) -> dict[str, Any]:
+    """Return the record of a page, without content. It belongs to no crawl."""
+    page = Page(url=url, depth=0, fetched_at=at, attempt=1)
+    response_to_page(fetched, page)
+    if fetched.facts is not None:
+        facts_to_page(fetched, fetched.facts, page)
+        _count_links(fetched.facts, page)
+    return document(page)
+
+
+def _count_links(facts: PageFacts, page: Page) -> None:
+    """Count the links of a page as a crawl of its host does."""
+    urls = Canonicalizer(DEFAULT_RULES)
+    final = urls.canonical(page.final_url or page.url)
+    if isinstance(final, UrlRefusal):
+        return
+    written = with_encoded_queries(facts.links, facts.encoding) if facts.encoding != "utf-8" else facts.links
+    found = {url for url in urls.resolve(urls.base(final, facts.base), written) if isinstance(url, str)}
+    ours = (f"{origin(Url(page.url))}/", f"{origin(final)}/")
+    page.links_internal = sum(url.startswith(ours) for url in found)
+    page.links_external = len(found) - page.links_internal
+
+
+def document(page: Page) -> dict[str, Any]:
+    """Return the fields of a scrape that describe its page, as the API shows them."""
+    record = page.record(None) | {"fetched_at": from_micros(page.fetched_at).isoformat().replace("+00:00", "Z")}
+    return {"page": record, "content": {}, "is_cut": False}
+
+
+def add_content(
+    document: dict[str, Any],
+    formats: Sequence[ScrapeFormat],
+    fetched: Fetched,
+    screenshot: bytes | None,
+    limits: Limits,
+    most: int,
+) -> Failure | None:
+    """Add the content of a fetched page; return why that cannot be done, after adding the error to its record. It may
+    take seconds."""
+    from shoal.extract.content import Content, content_as  # with what reads main texts
+
+    record: dict[str, Any] = document["page"]
+    captured = fetched.captured[0]
+    source = source_from(captured.response, captured.rendered or None, limits)
+    if isinstance(source, Failure):
+        problem = source
+    else:
+        content = Content(source, record["robots"])
+        found: dict[str, Any] = {name: content_as(name, content, record) for name in formats if name != "screenshot"}
+        if screenshot is not None:
+            found["screenshot"] = b64encode(screenshot).decode()
+        size = len(json_of(found))
+        if size <= most:
+            is_cut = content.is_cut if {"markdown", "text"} & set(formats) else source.is_cut
+            document.update(content=found, is_cut=is_cut)
+            return None
+        message = (
+            f"The content is {show_size(size)} large, more than {show_size(most)}; ask for fewer formats, or the "
+            "operator to raise SHOAL_MAX_RESULT."
+        )
+        problem = Failure("content_too_large", message, retryable=False, url=source.url)
+    record["error"] = {"code": problem.code, "message": problem.message}
+    return problem

@@ -1,0 +1,55 @@
+"""Tables of the console as files: CSV, and JSON lines."""
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from typing import Final
+
+from msgspec import to_builtins
+from msgspec.structs import fields
+from starlette.responses import StreamingResponse
+
+from shoal.base.errors import NotFound
+from shoal.base.text import shorten
+from shoal.pages.export.formats import Csv, Format, JsonLines
+from shoal.pages.export.table import Columns, Row
+from shoal.serve.resources.resource import Resource
+
+FORMATS: Final[Mapping[str, tuple[type[Csv] | type[JsonLines], str]]] = {
+    "csv": (Csv, "text/csv; charset=utf-8"),
+    "jsonl": (JsonLines, "application/jsonl"),
+}
+
+
+def format_of(name: str, columns: Columns) -> Format:
+    """Return the format with this name; raise if there is none."""
+    if name not in FORMATS:
+        raise NotFound("format", shorten(name), f"use {' or '.join(FORMATS)}")
+    return FORMATS[name][0](columns)
+
+
+def exported(made: Format, file_name: str, batches: AsyncIterable[Iterable[Row]]) -> StreamingResponse:
+    """Send batches of rows as a file. The last part of its name is that of the format."""
+
+    async def content() -> AsyncIterator[bytes]:
+        yield made.head()
+        async for rows in batches:
+            for part in await asyncio.to_thread(lambda: list(made.rows(rows))):  # noqa: B023 - awaited at once
+                yield part
+        for part in made.tail():
+            yield part
+
+    headers = {"Content-Disposition": f'attachment; filename="{file_name}"', "Cache-Control": "no-store"}
+    return StreamingResponse(content(), headers=headers, media_type=FORMATS[file_name.rpartition(".")[2]][1])
+
+
+def listed(
+    name: str, title: str, kind: type[Resource], batches: AsyncIterable[Iterable[Resource]]
+) -> StreamingResponse:
+    """Send a list of resources as a file in the format with this name, with the fields that the API has."""
+    made = format_of(name, dict.fromkeys((one.encode_name for one in fields(kind)), "json"))
+
+    async def rows() -> AsyncIterator[Iterator[Row]]:
+        async for batch in batches:
+            yield (to_builtins(one) for one in batch)
+
+    return exported(made, f"{title}.{name}", rows())

@@ -1,0 +1,52 @@
+"""Scrapes: one page and its content."""
+
+from typing import Annotated, Any, ClassVar
+
+import orjson
+
+from shoal.base.request_form import describe
+from shoal.page_jobs import scrapes
+from shoal.queue.states import JobState
+from shoal.serve.resources.page import PageRecord
+from shoal.serve.resources.resource import Resource
+
+
+class Scrape(Resource, kw_only=True):
+    """One page and its content, or why there is none yet."""
+
+    id: Annotated[str, describe("Id of the scrape, and of its page job.")]
+    state: JobState
+    explanation: Annotated[
+        str | None, describe("Why there is no result yet, or none at all, in one sentence; null with a result.")
+    ]
+    page: Annotated[
+        PageRecord | None,
+        describe("Record of the page; it has an `error` if the page could not be fetched. Null without a result."),
+    ]
+    content: Annotated[
+        dict[str, Any],
+        describe(
+            "Content by format: text, for `links` a list of {url, text, rel, nofollow, kind}, for `json` the page "
+            "record, for `screenshot` a PNG in base64. Empty without a response."
+        ),
+    ]
+    is_cut: Annotated[bool, describe("Whether the page is longer than what is read of it; the rest is missing.")]
+
+    example: ClassVar = {
+        "id": "job_01hr2v8k3m4n5p6q",
+        "state": "done",
+        "explanation": None,
+        "page": PageRecord.example,
+        "content": {
+            "markdown": "# About us\n\nWe make anchors.",
+            "links": [{"url": "https://example.com/", "text": "Home", "rel": "", "nofollow": False, "kind": "a"}],
+        },
+        "is_cut": False,
+    }
+
+    @classmethod
+    def written(cls, scrape: scrapes.Scrape) -> bytes:
+        """Return a scrape as JSON. Its result, which may have megabytes, has this form already."""
+        head = orjson.dumps({"id": scrape.id, "state": scrape.state, "explanation": scrape.explanation})
+        result = scrape.result or orjson.dumps({"page": None, "content": {}, "is_cut": False})
+        return head[:-1] + b"," + result[1:]
