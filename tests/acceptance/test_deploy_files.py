@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import ssl
 import subprocess
@@ -18,6 +17,7 @@ import pytest
 
 from shoal.base.settings_loader import CATALOGUE
 from tests.support.compose import ROOT, build_stages, fill_in, read_compose
+from tests.support.debian_packages import program_of
 from tests.support.fleet import Fleet, wait_for
 from tests.support.servers import free_port
 from tests.support.site import Site
@@ -26,7 +26,7 @@ from tests.support.tool_environments import environment
 DEPLOY = ROOT / "deploy"
 LIGHT = ROOT / "compose.light.yaml"
 UNITS = sorted((DEPLOY / "systemd").iterdir(), key=lambda path: path.name)
-PLACES = f"{os.environ['PATH']}{os.pathsep}/usr/sbin"
+PROXIES = {"nginx": "usr/sbin/nginx", "caddy": "usr/bin/caddy"}
 NOT_OURS = {"HOME", "GRPC_NODE_ID"}
 
 
@@ -70,12 +70,13 @@ def test_the_health_check_of_the_images_asks_an_address_if_there_is_one() -> Non
 
 @pytest.mark.exhaustive
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
-    if shutil.which("systemd-analyze") is None:
-        pytest.skip("systemd is not installed")
+    systemd = program_of("systemd", "usr/bin/systemd-analyze")
+    shipped = systemd.parent / "lib/systemd/system"  # if the package was unpacked; otherwise the machine has its units
+    env = {"SYSTEMD_UNIT_PATH": f"{shipped}:"} if shipped.exists() else {}
     for unit in UNITS:
         (tmp_path / unit.name).write_text(unit.read_text().replace("/opt/shoal/bin/shoal", "/bin/true"))
     units = [str(tmp_path / unit.name) for unit in UNITS]
-    done = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, check=False)
+    done = subprocess.run([systemd, "verify", *units], capture_output=True, text=True, check=False, env=env)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -111,16 +112,15 @@ def test_the_one_container_of_the_light_file_crawls(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("proxy", ["nginx", "caddy"])
+@pytest.mark.parametrize("proxy", PROXIES)
 def test_a_controller_works_behind_the_example_of_each_proxy(proxy: str, sqlite_url: str, tmp_path: Path) -> None:
-    if shutil.which(proxy, path=PLACES) is None:
-        pytest.skip(f"{proxy} is not installed")
+    program = program_of(proxy, PROXIES[proxy])
     port = free_port()
     public = {"SHOAL_PUBLIC_URL": f"https://localhost:{port}/shoal/", "SHOAL_TRUSTED_PROXIES": "127.0.0.1/32"}
     with Fleet(tmp_path, sqlite_url, **public) as fleet:
         words = ["--listen", f"127.0.0.1:{fleet.port}", "--first-token-file", str(tmp_path / "token")]
         fleet.command("controller", "serve", *words)
-        with running(proxy, port, fleet.port, tmp_path):
+        with running(program, port, fleet.port, tmp_path):
             address = f"https://localhost:{port}/shoal"
             wait_for(lambda: is_up(f"{address}/healthz"), f"{proxy} and the controller behind it")
             token = (tmp_path / "token").read_text().strip()
@@ -155,14 +155,18 @@ def is_up(url: str) -> bool:
 
 
 @contextmanager
-def running(proxy: str, port: int, controller: int, folder: Path) -> Iterator[None]:
+def running(program: Path, port: int, controller: int, folder: Path) -> Iterator[None]:
     """Run a proxy with its example, on ports and with a certificate of this test."""
     words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
     subprocess.run([*words, "-keyout", folder / "key", "-out", folder / "cert"], check=True, capture_output=True)
-    make = nginx_command if proxy == "nginx" else caddy_command
-    command = make(port, controller, folder)
-    env = {"PATH": PLACES, "HOME": str(folder)}
-    with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+    make = nginx_command if program.name == "nginx" else caddy_command
+    command = [program, *make(port, controller, folder)]
+    with subprocess.Popen(
+        command,
+        env={"PATH": os.environ["PATH"], "HOME": str(folder)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as server:
         try:
             yield
         finally:
@@ -184,7 +188,7 @@ def nginx_command(port: int, controller: int, folder: Path) -> list[str]:
     (folder / "nginx.conf").write_text(
         f"daemon off; pid {folder}/pid; {logs} events {{}} http {{ access_log off; {folders} {example} }}"
     )
-    return ["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf")]
+    return ["-p", str(folder), "-c", str(folder / "nginx.conf")]
 
 
 def caddy_command(port: int, controller: int, folder: Path) -> list[str]:
@@ -192,4 +196,4 @@ def caddy_command(port: int, controller: int, folder: Path) -> list[str]:
     own = f"https://localhost:{port} {{\n\ttls {folder}/cert {folder}/key"
     options = "{\n\tadmin off\n\tauto_https disable_redirects\n}\n"
     (folder / "Caddyfile").write_text(options + example.replace("example.com {", own))
-    return ["caddy", "run", "--adapter", "caddyfile", "--config", str(folder / "Caddyfile")]
+    return ["run", "--adapter", "caddyfile", "--config", str(folder / "Caddyfile")]

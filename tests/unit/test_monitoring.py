@@ -1,9 +1,7 @@
 """Alert rules and dashboard: their metrics exist, and Prometheus accepts them."""
 
 import json
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 
 from shoal.fleet.view import FleetSeen
 from shoal.observe.metrics import Metrics
+from tests.support.debian_packages import program_of
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 ALERTS = DEPLOY / "prometheus" / "alerts.yml"
@@ -41,26 +40,10 @@ def test_every_alert_says_what_happened_and_what_to_look_at() -> None:
     assert text.count("- alert:") == text.count("summary:") == text.count("description:") > 5
 
 
-def promtool(folder: Path) -> str | None:
-    """Return promtool: that of the machine, or the one in Debian's package, unpacked without installing a server."""
-    if found := shutil.which("promtool"):
-        return found
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        return None
-    cached = Path("/var/tmp/shoal-promtool/usr/bin/promtool")
-    if not cached.exists():
-        for command in (["apt-get", "update", "-q"], ["apt-get", "download", "-q", "prometheus"]):
-            subprocess.run(command, cwd=folder, capture_output=True, check=False, timeout=120)
-        for package in folder.glob("prometheus_*.deb"):
-            subprocess.run(["dpkg", "-x", str(package), str(cached.parents[2])], check=True)
-    return str(cached) if cached.exists() else None
-
-
-def test_prometheus_accepts_the_alert_rules(tmp_path: Path) -> None:
-    tool = promtool(tmp_path)
-    if tool is None:
-        pytest.skip("promtool is neither on this machine nor to be had from Debian")
-    done = subprocess.run([tool, "check", "rules", str(ALERTS)], capture_output=True, text=True, check=False)
+@pytest.mark.exhaustive
+def test_prometheus_accepts_the_alert_rules() -> None:
+    promtool = program_of("prometheus", "usr/bin/promtool")
+    done = subprocess.run([promtool, "check", "rules", str(ALERTS)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
