@@ -375,7 +375,7 @@ async def test_an_invalid_request_exits_with_2_and_names_the_field(shop: ServedC
     boss = await shop.token("admin")
     words = ["tokens", "create", "--name", "x", "--role", "bot", "--expires-in", "soon", *at(shop, boss)]
     code, _, err = await person.types(*words)
-    assert (code, err) == (2, "shoal: expires_in 'soon' is not a duration; write it as 30m, 12h or 7d.\n")
+    assert (code, err) == (2, "shoal: --expires-in 'soon' is not a duration; write it as 30m, 12h or 7d.\n")
     _, _, err = await person.types(*words, "--json")
     assert json.loads(err)["field"] == "expires_in"
 

@@ -26,7 +26,7 @@ from shoal.audit.reports.report import Report, counted, load_report
 from shoal.audit.run import AnalysisAttempted, AnalyzerFailed
 from shoal.audit.states import TERMINAL, AnalysisState
 from shoal.audit.verdict import Outcome
-from shoal.base.errors import InvalidInput, UsageError
+from shoal.base.errors import InvalidInput
 from shoal.base.forge_commit import CONTEXT, ForgeCommit
 from shoal.base.ids import new_id
 from shoal.base.service import PassResult
@@ -35,7 +35,7 @@ from shoal.base.signals import Signal
 from shoal.base.text import plural, shorten, visible
 from shoal.cli.analyses import ReportFiles, note_written, report_flags
 from shoal.cli.completion import complete_id
-from shoal.cli.crawl import CrawlCommand, Display, crawl_request, found, quiet_option
+from shoal.cli.crawl import CrawlCommand, Display, crawl_request, quiet_option
 from shoal.cli.options import SECTIONS, crawl_flags, given_values, read_file
 from shoal.cli.output import json_option, print_json, print_table
 from shoal.cli.progress import first_line
@@ -271,14 +271,12 @@ def audit(
     """Crawl a site, report what is wrong with it, and judge it by a gate. Exits with 10 if the gate failed, with 12
     if the crawl does not show enough of the site to judge it, and with 13 if an analyzer failed in every attempt."""
     seeds = Seeds(urls, seeds_file)
-    if bool(seeds) == (resume is not None):
-        raise UsageError("Nothing to audit: give URLs, --seeds FILE or --resume ID", 'see "shoal audit --help"')
+    request = crawl_request(seeds, None, resume, given_values(options) | ({"analyze": True} if seeds else {}))
     rules = None
     if gate is not None:
         text = read_file(gate, "the rules of a gate").decode("utf-8", "replace")
         rules = parse_gate(text, Path(gate).name)
     ci_commit = None if commit is None else read_commit(commit, commit_context, os.environ)
-    request = crawl_request(seeds, None, resume, given_values(options) | ({"analyze": True} if seeds else {}))
     reports.check()
     reduce_collections()
     flags = {"--gate": gate, "--baseline": baseline, "--commit": commit, "--store": store}
@@ -306,7 +304,7 @@ async def _audit(
     async with opened(settings, quiet(settings, _is_printed)) as app:
         if baseline is not None:
             await app.audit.analyses.check_baseline(baseline, called="--baseline")
-        crawl = await found(request, app)
+        crawl = await request.find(app)
         how_to_go_on = shlex.join(["shoal", "audit", "--resume", crawl.id, *output.again])
         if not output.quiet:
             note(first_line(crawl, request.config, settings))

@@ -70,9 +70,10 @@ SHELLS: Mapping[str, type[ShellComplete]] = {"bash": Bash, "zsh": Zsh, "fish": F
     cls=Command,
     epilog='Example: eval "$(shoal completion bash)" in ~/.bashrc; in fish: shoal completion fish | source',
 )
-@click.argument("shell", type=click.Choice(list(SHELLS)))
+@click.argument("shell", type=click.Choice(list(SHELLS)), metavar="SHELL")
 def completion(shell: str) -> None:
-    """Print a completion script for SHELL. It completes commands, options, values, and the ids in the store."""
+    """Print a completion script for SHELL: bash, zsh or fish. It completes commands, options, values, and the ids in
+    the store."""
     print(_shell(shell).source())
 
 

@@ -134,8 +134,10 @@ def crawl(
 
 def crawl_request(seeds: Seeds, crawl_id: str | None, resume: str | None, given: dict[str, Any]) -> CrawlRequest:
     """Read what to crawl, or which crawl to resume and what to change of it."""
-    if bool(seeds) == (resume is not None):
-        raise UsageError("Nothing to crawl: give URLs, --seeds FILE or --resume ID", 'see "shoal crawl --help"')
+    if not seeds and resume is None:
+        raise UsageError("No URL given", "give at least one URL, --seeds FILE or --resume ID")
+    if seeds and resume is not None:
+        raise UsageError("URLs and --resume cannot be combined", "leave one of them out")
     if resume is None:
         config = read_config({"seeds": [seed.url for seed in seeds.first], **given}, flag_of)
         wanted = None if crawl_id is None else read_id(crawl_id, "--id")
@@ -177,7 +179,7 @@ async def _crawl(
     async with opened(settings, quiet(settings)) as app:
         if request.more is not None and not display.quiet:
             note("Adding the seeds of the file.")
-        crawl = await found(request, app)
+        crawl = await request.find(app)
         if request.config is None:
             outputs.fit(table_of(crawl.config, *chosen))
             outputs.check(may_overwrite())
@@ -202,14 +204,6 @@ def _words(output: Sequence[str], links: Sequence[str], fields: str | None, expl
     given = [("--output", name) for name in output] + [("--links", name) for name in links]
     given += [(flag, value) for flag, value in (("--fields", fields), ("--explode", explode)) if value is not None]
     return [word for pair in given for word in pair]
-
-
-async def found(request: CrawlRequest, app: App) -> Crawl:
-    """Return the crawl that was asked for; an error names the flag that is wrong."""
-    try:
-        return await request.find(app)
-    except InvalidInput as error:
-        raise error.called(flag_of) from None
 
 
 def _how_to_go_on(crawl_id: str, store: str | None, outputs: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from shoal.base.errors import InvalidInput, NotFound, UsageError
+from shoal.base.errors import NotFound, UsageError
 from shoal.base.text import plural, visible
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
 from shoal.cli.completion import id_argument
@@ -88,11 +88,7 @@ def add(
     given = added_values(options)
     wanted = read_config({"seeds": [seed.url for seed in seeds.first], **given}, added_flag_of).plain()
     body = {name: wanted[name] for name in ("seeds", *given)} | ({"start": False} if hold or seeds.has_more else {})
-
-    try:
-        crawl = run_on(target, lambda api: _created(api, body, seeds, hold=hold), existing=False)
-    except InvalidInput as error:
-        raise error.called(added_flag_of) from None
+    crawl = run_on(target, lambda api: _created(api, body, seeds, hold=hold), existing=False)
     if wait_seconds:
         note(f"{crawl['id']} is {crawl['state']}.")
         return at_its_end(target, crawl["id"], as_json, wait_seconds)

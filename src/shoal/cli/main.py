@@ -51,7 +51,8 @@ def _have_streams() -> None:
 
 def _drop_unwritten() -> None:
     """Drop what could not be written, and has been reported: the interpreter would report it again at exit."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

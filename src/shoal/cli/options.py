@@ -159,6 +159,7 @@ class CrawlFlag:
     form: str | None = None  # the expected syntax, for error messages
     at_once: bool = False  # one value sets the whole field, although it is a list or a table
     otherwise: str | None = None  # the default, in words, of a field that has none of its own
+    about: str | None = None  # the help, if the description of the field does not suit a command line
 
     @property
     def kind(self) -> Any:
@@ -168,10 +169,10 @@ class CrawlFlag:
     @property
     def help(self) -> str:
         field = FIELDS[self.field]
-        shown = field.default or self.otherwise
+        shown = self.otherwise or field.default
         default = f"  [default: {shown}]" if shown else ""
         again = "  Repeatable." if self.repeated else ""
-        return f"{field.description}{again}{default}"
+        return f"{self.about or field.description}{again}{default}"
 
     @property
     def repeated(self) -> bool:
@@ -206,8 +207,8 @@ class CrawlFlag:
         if self.read is None:
             return list(given) if self.repeated else given
         if not self.repeated:
-            return self._read(given)
-        values = [self._read(text) for text in given]
+            return self.read_text(given)
+        values = [self.read_text(text) for text in given]
         return self._table(values) if get_origin(self.kind) is dict else values
 
     def _table(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -217,7 +218,8 @@ class CrawlFlag:
                 raise InvalidInput(self.name, f"names {shorten(name)!r} twice", "pass it once")
         return dict(pairs)
 
-    def _read(self, text: str) -> Any:
+    def read_text(self, text: str) -> Any:
+        """Convert one text; raise `InvalidInput` with the name of the flag."""
         assert self.read is not None
         try:
             return self.read(text)
@@ -226,9 +228,17 @@ class CrawlFlag:
             raise InvalidInput(self.name, problem, f"write {self.form}") from None
 
 
+HOOK_HELP = "Call this hook, a function of an installed package, with each page."
 NO_LIMIT, BY_SPEED = "no limit", "that of --speed"
 PROMISED = (
-    CrawlFlag("--depth", "depth", "N", lambda text: None if text == NONE else text),
+    CrawlFlag(
+        "--depth",
+        "depth",
+        "N",
+        lambda text: None if text == NONE else text,
+        otherwise="no limit, but 3 with --scope domain or any",
+        about="Maximum number of links between a seed and a page; `none` removes the limit.",
+    ),
     CrawlFlag("--max-pages", "max_pages", "N", otherwise=NO_LIMIT),
     CrawlFlag("--max-bytes", "max_bytes", "SIZE", read_size, "a size such as 500MB or 2GiB", otherwise=NO_LIMIT),
     CrawlFlag("--max-time", "max_seconds", "D", read_seconds, DURATION_FORM, otherwise=NO_LIMIT),
@@ -250,10 +260,17 @@ PROMISED = (
     CrawlFlag("--robots", "robots"),
     CrawlFlag("--sitemap", "sitemap"),
     CrawlFlag("--user-agent", "user_agent", "S", otherwise="SHOAL_USER_AGENT"),
-    CrawlFlag("--header", "headers", "H", read_header, "it as NAME: VALUE"),
+    CrawlFlag(
+        "--header",
+        "headers",
+        "H",
+        read_header,
+        "it as NAME: VALUE",
+        about="Send this header, as NAME: VALUE, to the origins of the seeds; Accept… headers are sent to all hosts.",
+    ),
     CrawlFlag("--proxy", "proxy", "URL", otherwise="none"),
     CrawlFlag("--rules", "rules", "FILE", read_rules_file, "the path of a TOML or JSON file", at_once=True),
-    CrawlFlag("--hook", "hooks", "NAME", read_hook),
+    CrawlFlag("--hook", "hooks", "NAME", read_hook, about=HOOK_HELP),
     CrawlFlag("--keep-bodies", "keep_bodies"),
     CrawlFlag("--recrawl-of", "recrawl_of", "ID"),
 )
@@ -263,10 +280,10 @@ CHANGES = {flag.field: flag for flag in (*PROMISED, PRIORITY) if flag.field in C
 ADDED = FLAGS | {
     flag.field: flag
     for flag in (
-        CrawlFlag("--hook", "hooks", "NAME"),  # looked up where the crawl runs
-        CrawlFlag("--links", "links"),
+        CrawlFlag("--hook", "hooks", "NAME", about=HOOK_HELP),  # looked up where the crawl runs
+        CrawlFlag("--links", "links", about="Store the links too, for `shoal crawls export --links`."),
         CrawlFlag("--project", "project", "NAME"),
-        CrawlFlag("--label", "labels", "K=V", read_label, "it as name=value"),
+        CrawlFlag("--label", "labels", "K=V", read_label, "it as name=value", about="Add this label."),
         PRIORITY,
     )
 }
@@ -278,7 +295,10 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     ),
     "Limits": ("max_pages", "max_bytes", "max_seconds", "max_pages_per_host"),
     "Politeness": ("speed", "concurrency", "delay_seconds", "robots", "user_agent"),
-    "Content": ("headers", "proxy", "render", "wait_for", "scroll", "click", "rules", "hooks", "keep_bodies"),
+    "Content": (
+        *("headers", "proxy", "render", "wait_for", "scroll", "click"),
+        *("rules", "rule_set", "hooks", "keep_bodies"),
+    ),
     "Schedule": ("frequency", "cron", "timezone", "max_retry", "more"),
     "Audit": ("gate", "baseline", "annotations", "commit", "commit_context"),
     "Output": (
@@ -378,7 +398,7 @@ def _values(options: Mapping[str, Any], flags: Mapping[str, CrawlFlag]) -> dict[
     return {name: flags[name].value(value) for name, value in given.items()}
 
 
-def with_urls_named(error: InvalidInput, field: str, places: Sequence[str]) -> ShoalError:
+def with_urls_named(error: ShoalError, field: str, places: Sequence[str]) -> ShoalError:
     """Return the error with each `field[number]` as what the user gave there: a URL, or a line of a file."""
 
     def name(match: re.Match[str]) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from shoal import __version__
-from shoal.base.errors import BackendUnavailable, BadConfig, ShoalError, StorageFull, UsageError
+from shoal.base.errors import BackendUnavailable, BadConfig, InvalidInput, ShoalError, StorageFull, UsageError
 from shoal.base.extras import Extra, is_installed, require
 from shoal.base.machine import NO_SPACE
 from shoal.base.text import clean, nearest, shorten
@@ -120,11 +120,14 @@ OTHER_NAMES: Mapping[str, str] = {
 }
 """Names of options and commands in the API, in the library and in earlier versions. They are accepted wherever the
 option or command exists and the name means nothing else; `Form.other_names` has those of requests."""
+ARGUMENTS: Mapping[str, str] = {"after": "cursor", "scope": "key", "seeds": "urls", "url": "urls"}
+"""The parameters of fields that are called otherwise in requests; others have the name of their field."""
 
 
 class Command(click.Command):
-    """A command that accepts the other names of its options, and groups its options in its help. `sections` has the
-    parameters of each group by its title; those that it does not name come last."""
+    """A command that accepts the other names of its options, names its flags in errors about a field, and groups its
+    options in its help. `sections` has the parameters of each group by its title; those that it does not name come
+    last."""
 
     def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]] | None = None, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -142,6 +145,19 @@ class Command(click.Command):
         except click.UsageError as error:
             error.ctx = error.ctx or ctx  # click does not set it for an option without its value
             raise
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except InvalidInput as error:
+            raise error.called(self._flag_of) from None
+
+    def _flag_of(self, field: str) -> str:
+        """Return the flag or the argument for a field of a request; the field itself if there is none."""
+        name = field.partition("[")[0]
+        known = {param.name: param for param in self.params}
+        param = known.get(name) or known.get(ARGUMENTS.get(name, ""))
+        return field if param is None else _called(param)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
@@ -299,8 +315,35 @@ def _usage(error: click.ClickException) -> UsageError:
     path = context.command_path if context else "shoal"
     if isinstance(error, click.NoSuchOption) and context is not None and (meant := _flag_for(error, context.command)):
         return UsageError(f"No such option '{error.option_name}' (did you mean '{meant}'?)", f'see "{path} --help"')
+    if isinstance(error, click.BadParameter) and error.param is not None and (accepted := _accepted(error.param.type)):
+        given, is_wrong, _ = error.message.partition(" is not ")
+        if is_wrong:
+            return UsageError(f"{_called(error.param)} cannot be {given}", f"give {accepted}")
     problem = re.sub(r" (?:Did you mean|\(Did you mean) (.*)\?\)?$", r" (did you mean \1?)", error.format_message())
+    problem = problem.partition(". Choose from:")[0]
     return UsageError(problem.replace(". (", " (").rstrip("."), f'see "{path} --help"')
+
+
+def _called(param: click.Parameter) -> str:
+    """Return how the user knows a parameter: the flag, or the argument as the help shows it."""
+    return max(param.opts, key=len) if isinstance(param, click.Option) else param.human_readable_name.strip("[].…")
+
+
+def _accepted(kind: click.ParamType[Any]) -> str | None:
+    """Return which values a parameter of this type accepts, if that can be said."""
+    match kind:
+        case click.Choice(choices=[*most, last]):
+            return f"{', '.join(most)} or {last}"
+        case click.IntRange(min=least, max=None):
+            return f"a whole number of {least} or more"
+        case click.IntRange(min=least, max=largest):
+            return f"a whole number from {least} to {largest}"
+        case click.types.IntParamType():
+            return "a whole number"
+        case click.types.FloatParamType():
+            return "a number"
+        case _:
+            return None
 
 
 def _flag_for(error: click.NoSuchOption, command: click.Command) -> str | None:
