@@ -326,7 +326,8 @@ async def test_crawls_are_managed_at_a_server_in_the_same_words(
     code, _, err = await person.types("crawls", "show", ids[0], *boss)
     assert (code, err) == (
         5,
-        f'shoal: crawl "{ids[0]}" does not exist in http://127.0.0.1:{shop.port}; list them with `shoal crawls ls`.\n',
+        f'shoal: crawl "{ids[0]}" does not exist in http://127.0.0.1:{shop.port}; list them with `shoal crawls ls '
+        f"--server http://127.0.0.1:{shop.port}`.\n",
     )
 
 

@@ -34,6 +34,7 @@ from shoal.base.settings_loader import load
 from shoal.base.signals import Signal
 from shoal.base.text import plural, shorten, visible
 from shoal.cli.analyses import ReportFiles, note_written, report_flags
+from shoal.cli.api_client import store_option
 from shoal.cli.completion import complete_id
 from shoal.cli.crawl import CrawlCommand, Display, crawl_request, quiet_option
 from shoal.cli.options import SECTIONS, crawl_flags, given_values, read_file
@@ -250,7 +251,7 @@ ANALYSIS_FAILED = 13
     shell_complete=complete_id,
     help="Resume the crawl of an audit that was interrupted, or analyze a crawl that has ended.",
 )
-@click.option("--store", metavar="URL", help="Store: sqlite:////path or postgresql://…; overrides DATABASE_URL.")
+@store_option
 @quiet_option
 @json_option
 def audit(

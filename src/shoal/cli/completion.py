@@ -20,7 +20,7 @@ LISTS: Mapping[str, str] = {
     "crawl_id": "/api/v1/crawls",
     "group_id": "/api/v1/groups",
     "job_id": "/api/v1/jobs",
-    "gate": "/api/v1/gates",
+    "name": "/api/v1/gates",
     "node_id": "/api/v1/nodes",
     "policy_id": "/api/v1/policies",
     "token_id": "/api/v1/tokens",

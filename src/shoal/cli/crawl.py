@@ -27,19 +27,17 @@ from shoal.base.errors import (
 from shoal.base.machine import on_stop
 from shoal.base.settings_loader import load
 from shoal.base.text import redact_url, shorten
-from shoal.cli.api_client import ApiTarget
+from shoal.cli.api_client import ApiTarget, store_option
 from shoal.cli.completion import complete_id
 from shoal.cli.options import (
     CHANGES,
     LINKS_HELP,
     OUTPUT_HELP,
     SECTIONS,
-    changed_flag_of,
     crawl_flags,
     flag_of,
     given_values,
     may_overwrite,
-    names_of,
     table_flags,
 )
 from shoal.cli.output import exit_code_of, print_line, print_rows, rows_of, summary
@@ -92,11 +90,7 @@ AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C
     shell_complete=complete_id,
     help="Resume a crawl that was paused or whose process died.",
 )
-@click.option(
-    "--store",
-    metavar="URL",
-    help="Store: sqlite:////absolute/path, sqlite:///relative/path or postgresql://…; overrides DATABASE_URL.",
-)
+@store_option
 @quiet_option
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the summary as one JSON object, on the last line of stdout."
@@ -116,7 +110,8 @@ def crawl(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Crawl a site in this process. Ctrl-C pauses the crawl and shows how to resume it; a second one exits at once."""
+    """Crawl a site in this process. Ctrl-C pauses the crawl and shows how to resume it; a second one exits
+    immediately."""
     outputs, chosen = Outputs(output, links), (read_fields(fields), explode)
     given = given_values(options)
     if outputs.from_bodies and resume is None:
@@ -147,8 +142,8 @@ def crawl_request(seeds: Seeds, crawl_id: str | None, resume: str | None, given:
         raise UsageError("--id and --resume cannot be combined", "pass one of them")
     changed = {name: value for name, value in given.items() if name in CHANGES}
     if ignored := [name for name in given if name not in CHANGES]:
-        note(f"A resumed crawl keeps these options; ignored: {names_of(ignored)}")
-    change = CrawlChange.read(changed, strict=False, called=changed_flag_of) if changed else None
+        note(f"A resumed crawl keeps these options; ignored: {', '.join(map(flag_of, ignored))}")
+    change = CrawlChange.read(changed, strict=False, called=flag_of) if changed else None
     return CrawlRequest(resume=read_id(resume, "--resume"), change=change)
 
 
@@ -351,29 +346,26 @@ class CrawlCommand:
             assert self._main is not None
             self._main.cancel()
         elif self._pausing is None:
-            self._say("Pausing; press Ctrl-C again to exit at once.")
+            note("Pausing; press Ctrl-C again to exit immediately.")
             self._pausing = asyncio.create_task(self._pause(self._local_crawl))
 
     async def _pause(self, local_crawl: LocalCrawl) -> None:
         try:
             await local_crawl.pause("interrupted")
         except (BackendUnavailable, LeaseLost) as error:
-            self._say(f"{error.message} Press Ctrl-C again to exit at once.")
+            note(f"{error.message} Press Ctrl-C again to exit immediately.")
 
     def _end_at_once(self) -> None:
-        """Exit now, without a commit or clean-up. The store tolerates that, and the crawl can be resumed at once."""
+        """Exit now, without a commit or clean-up. The crawl can be resumed immediately."""
         if self._screen is not None:
             self._screen.close()
-        note(f"Exited at once; resume with `{self._how_to_go_on}`.")
+        note(f"Exited without pausing; resume with `{self._how_to_go_on}`.")
         os._exit(AT_ONCE)
-
-    def _say(self, text: str) -> None:
-        (self._screen.say if self._screen is not None else note)(text)
 
     async def _tell(self, left_for: str | None = None) -> CrawlStatus:
         status = await self._app.crawls.get(self._crawl.id)
         if left_for is not None and status.crawl.state in WALKED:
-            # The store could not be updated: the crawl has no walker any more, and can be resumed at once.
+            # The store could not be updated: the crawl has no walker any more, and can be resumed immediately.
             status = replace(status, crawl=replace(status.crawl, state=CrawlState.PAUSED, state_reason=left_for))
         totals = summary(status, self._app.clock.monotonic() - self._began, self._target)
         totals |= self._rendering.told(is_rendering=self._crawl.config.render != "never")

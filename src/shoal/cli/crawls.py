@@ -13,13 +13,13 @@ from shoal.cli.completion import id_argument
 from shoal.cli.crawls_files import diff, dump, export, load
 from shoal.cli.crawls_follow import at_its_end, logs, wait, watch
 from shoal.cli.options import (
+    ADDED,
     SECTIONS,
     add_flags,
-    added_flag_of,
-    added_values,
     change_flags,
-    changed_flag_of,
     changed_values,
+    flag_of,
+    given_values,
     wait_option,
 )
 from shoal.cli.output import (
@@ -85,8 +85,8 @@ def add(
         raise UsageError("No URL given", "give at least one URL to start from, or --seeds FILE")
     if hold and wait_seconds:
         raise UsageError("--hold and --wait cannot be combined", "leave one of them out")
-    given = added_values(options)
-    wanted = read_config({"seeds": [seed.url for seed in seeds.first], **given}, added_flag_of).plain()
+    given = given_values(options, ADDED)
+    wanted = read_config({"seeds": [seed.url for seed in seeds.first], **given}, flag_of).plain()
     body = {name: wanted[name] for name in ("seeds", *given)} | ({"start": False} if hold or seeds.has_more else {})
     crawl = run_on(target, lambda api: _created(api, body, seeds, hold=hold), existing=False)
     if wait_seconds:
@@ -228,7 +228,7 @@ def retry(crawl_id: str, every: bool, target: ApiTarget, as_json: bool, **which:
 @api_options
 def set_options(crawl_id: str, target: ApiTarget, as_json: bool, **options: Any) -> None:
     """Change limits, filters or rate of a crawl that has not ended. `none` removes a limit or a filter."""
-    change = CrawlChange.read(changed_values(options), strict=False, called=changed_flag_of)
+    change = CrawlChange.read(changed_values(options), strict=False, called=flag_of)
     crawl = run_on(target, lambda api: api.patch(at(CRAWL, crawl_id), change.plain()))
     print_answer(crawl, f"Changed the options of {crawl['id']}; it is {crawl['state']}.", as_json=as_json)
 

@@ -16,13 +16,13 @@ from shoal.cli.completion import id_argument
 from shoal.cli.options import wait_option
 from shoal.cli.output import (
     Columns,
+    add_show,
     api_options,
     cursor_option,
     facts_of,
     limit_option,
     print_json,
     print_list,
-    print_object,
     print_table,
     state_option,
     to_the_second,
@@ -37,7 +37,6 @@ NODE = f"{NODES}/{{}}"
 MOST = 10_000  # per list
 POLL_SECONDS = 0.25
 
-_id = id_argument("node_id")
 _reason = click.option("--reason", metavar="TEXT", default="", help="Why, for logs and `shoal explain node`.")
 
 
@@ -58,20 +57,15 @@ def list_nodes(state: str | None, limit: int, cursor: str | None, target: ApiTar
     print_list(items, more, LISTED, as_json=as_json, empty=empty)
 
 
-@nodes.command()
-@_id
-@api_options
-def show(node_id: str, target: ApiTarget, as_json: bool) -> None:
-    """Show a node: its health, its work and its newest commands."""
-    print_object(run_on(target, lambda api: api.get(at(NODE, node_id))), as_json=as_json, rows=_rows)
-
-
 def _rows(node: dict[str, Any]) -> list[tuple[str, str]]:
     leases = [f"{one['job_id']} ({one['epoch']})" for one in node["held_leases"]]
     commands = [f"{one['command']} {one['state']} {to_the_second(one['created_at'])}" for one in node["commands"]]
     desired = {name: value for name, value in node["wish"].items() if value not in ("", None, "connected")}
     facts = facts_of(node | {"desired": desired}, without=("wish", "held_leases", "commands"))
     return [*facts, ("Leases", ", ".join(leases)), ("Commands", ", ".join(commands))]
+
+
+add_show(nodes, NODE, id_argument("node_id"), "Show a node: its health, its work and its newest commands.", _rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +162,7 @@ def _send(options: CommandOptions, body: dict[str, Any]) -> int:
     if options.as_json:
         print_json({"items": commands} if options.node_id is None else commands[0])
     else:
-        print_table(["node", "command", "state", "detail"], [_told(one) for one in commands])
+        print_table(["node", "command", "state", "detail"], [_told(one) for one in commands], "No nodes.")
         if refused:
             note(f"{plural(len(refused), 'node')} did not apply the command.")
         if waiting:

@@ -325,11 +325,18 @@ js_flag = click.option("--js", "render", flag_value="always", hidden=True)
 """Another name of `--render always`."""
 
 
-def crawl_flags(command: Command) -> Command:
-    """Add all crawl flags, in the order of the table."""
-    for flag in reversed(FLAGS.values()):
-        command = flag.declared(command)
-    return js_flag(command)
+def flags_of(flags: dict[str, CrawlFlag]) -> Callable[[Command], Command]:
+    """Return what adds these flags to a command, in their order."""
+
+    def declared(command: Command) -> Command:
+        for flag in reversed(flags.values()):
+            command = flag.declared(command)
+        return js_flag(command)
+
+    return declared
+
+
+crawl_flags, add_flags = flags_of(FLAGS), flags_of(ADDED)
 
 
 def fetch_flags(command: Command) -> Command:
@@ -337,13 +344,6 @@ def fetch_flags(command: Command) -> Command:
     for field in ("proxy", "headers", "user_agent", "robots", "click", "scroll", "wait_for", "render"):
         command = FLAGS[field].declared(command)
     return command
-
-
-def add_flags(command: Command) -> Command:
-    """Add the flags of a crawl that runs on workers."""
-    for flag in reversed(ADDED.values()):
-        command = flag.declared(command)
-    return js_flag(command)
 
 
 def change_flags(command: Command) -> Command:
@@ -365,35 +365,13 @@ def changed_values(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: CHANGES[name].value(value) for name, value in given.items() if name not in gone} | gone
 
 
-def changed_flag_of(field: str) -> str:
-    return CHANGES[field].name
-
-
 def flag_of(field: str) -> str:
     """Return the flag of a field."""
-    return _name(field, FLAGS)
+    return ADDED[field].name if field in ADDED else "URL" if field.partition("[")[0] == "seeds" else field
 
 
-def added_flag_of(field: str) -> str:
-    """Return the flag of a field, for a crawl that runs on workers."""
-    return _name(field, ADDED)
-
-
-def _name(field: str, flags: Mapping[str, CrawlFlag]) -> str:
-    return flags[field].name if field in flags else "URL" if field.partition("[")[0] == "seeds" else field
-
-
-def given_values(options: Mapping[str, Any]) -> dict[str, Any]:
+def given_values(options: Mapping[str, Any], flags: Mapping[str, CrawlFlag] = FLAGS) -> dict[str, Any]:
     """Return the values of the given flags by field."""
-    return _values(options, FLAGS)
-
-
-def added_values(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the given flags by field, for a crawl that runs on workers."""
-    return _values(options, ADDED)
-
-
-def _values(options: Mapping[str, Any], flags: Mapping[str, CrawlFlag]) -> dict[str, Any]:
     given = {name: value for name, value in options.items() if value not in (None, (), False)}
     return {name: flags[name].value(value) for name, value in given.items()}
 
@@ -406,7 +384,3 @@ def with_urls_named(error: ShoalError, field: str, places: Sequence[str]) -> Sho
         return "URL" if repr(given) in error.message else given
 
     return error.again(re.sub(rf"\b{field}\[([0-9]{{1,9}})\]", name, error.message), error.facts)
-
-
-def names_of(fields: Sequence[str]) -> str:
-    return ", ".join(flag_of(field) for field in fields)

@@ -17,6 +17,8 @@ from shoal.cli.completion import id_argument
 from shoal.cli.options import ADDED, SECTIONS, read_file, read_rules_file, with_urls_named
 from shoal.cli.output import (
     Columns,
+    add_rm,
+    add_show,
     api_options,
     cursor_option,
     facts_of,
@@ -24,7 +26,6 @@ from shoal.cli.output import (
     print_answer,
     print_json,
     print_list,
-    print_object,
     print_table,
     to_the_second,
 )
@@ -162,15 +163,14 @@ def list_policies(
     print_list(items, more, LISTED, as_json=as_json, empty="No policies.", hint=hint)
 
 
-@policies.command()
-@_id
-@api_options
-def show(policy_id: str, target: ApiTarget, as_json: bool) -> None:
-    """Show a policy and its next run."""
-    policy = run_on(target, lambda api: api.get(at(POLICY, policy_id)))
-    print_object(
-        policy, as_json=as_json, rows=partial(facts_of, without=("max_retry", "rule_set"))
-    )  # as their other names
+add_show(
+    policies,
+    POLICY,
+    _id,
+    "Show a policy and its next run.",
+    partial(facts_of, without=("max_retry", "rule_set")),  # shown by their other names
+)
+add_rm(policies, POLICY, _id, "Remove a policy. A running job finishes.")
 
 
 @policies.command(epilog="Example: shoal policies results pol_01hr2v8k3m4n5p6q --limit 1")
@@ -283,15 +283,6 @@ def list_priority_rules(target: ApiTarget, as_json: bool) -> None:
     """List the rules that set the priority of jobs. SHOAL_PRIORITY_RULES replaces them."""
     items = run_on(target, lambda api: api.get("/api/v1/priority-rules"), existing=False)["items"]
     print_list(items, None, {name: name for name in ("fact", "per", "limit")}, as_json=as_json)
-
-
-@policies.command()
-@_id
-@api_options
-def rm(policy_id: str, target: ApiTarget, as_json: bool) -> None:
-    """Remove a policy. A running job finishes."""
-    run_on(target, lambda api: api.delete(at(POLICY, policy_id)))
-    print_answer({"policy_id": policy_id, "removed": True}, f"Removed {policy_id}.", as_json=as_json)
 
 
 @policies.command("import", epilog="Example: shoal policies import urls.csv --skip-bad")

@@ -81,18 +81,52 @@ class ProgressSnapshot(Struct, frozen=True):
         ]
 
 
-class Screen(Protocol):
-    """The display of the progress."""
+class Screen:
+    """The display of the progress; this one shows nothing."""
 
-    period_seconds: float
+    period_seconds = LOOK_SECONDS
 
-    def show(self, snapshot: ProgressSnapshot) -> None: ...
+    def show(self, snapshot: ProgressSnapshot) -> None:
+        return
 
-    def say(self, text: str) -> None:
-        """Print a line that stays."""
-        ...
+    def close(self) -> None:
+        return
 
-    def close(self) -> None: ...
+
+class PlainLines(Screen):
+    """Prints a line per second when something changed."""
+
+    def __init__(self) -> None:
+        self._shown: tuple[object, ...] = (0, 0, 0, None, None, ())
+
+    def show(self, snapshot: ProgressSnapshot) -> None:
+        if snapshot.facts != self._shown:
+            self._shown = snapshot.facts
+            note(", ".join(snapshot.words()))
+
+
+class LiveScreen(Screen):
+    """Shows the progress in a live line at the bottom of a terminal."""
+
+    period_seconds = DRAW_SECONDS
+
+    def __init__(self) -> None:
+        self._line = LiveLine(sys.stderr)
+
+    def show(self, snapshot: ProgressSnapshot) -> None:
+        self._line.show(" · ".join(snapshot.words()))
+
+    def close(self) -> None:
+        self._line.close()
+
+
+def screen(*, quiet: bool = False) -> Screen:
+    """Return a live line if stderr is a capable terminal, else plain lines; nothing of both if it is to be quiet."""
+    if quiet:
+        return Screen()
+    if sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
+        return LiveScreen()
+    return PlainLines()
 
 
 class ProgressSource(Protocol):
@@ -157,9 +191,9 @@ class Progress:
         """Name the first seeds that failed; the summary counts the rest."""
         failed = self._source.tally.failed_seeds
         for seed in failed[self._named : MAX_LISTED]:
-            self._screen.say(f"Seed {seed.words()}")
+            note(f"Seed {seed.words()}")
         if len(failed) > MAX_LISTED >= self._named:
-            self._screen.say("More seeds failed; they are counted at the end")
+            note("More seeds failed; they are counted at the end")
         self._named = len(failed)
 
     async def look(self) -> None:
@@ -273,65 +307,3 @@ def held_words(hosts: list[HeldHost]) -> str | None:
     first = min(hosts, key=lambda host: host.until)
     others = f" and {len(hosts) - 1:,} more" if len(hosts) > 1 else ""
     return f"{first.origin}{others} on hold until {from_micros(first.until):%H:%M:%S} UTC"
-
-
-class PlainLines:
-    """Prints a line per second when something changed."""
-
-    period_seconds = LOOK_SECONDS
-
-    def __init__(self) -> None:
-        self._shown: tuple[object, ...] = (0, 0, 0, None, None, ())
-
-    def show(self, snapshot: ProgressSnapshot) -> None:
-        if snapshot.facts != self._shown:
-            self._shown = snapshot.facts
-            note(", ".join(snapshot.words()))
-
-    def say(self, text: str) -> None:
-        note(text)
-
-    def close(self) -> None:
-        return
-
-
-class NoScreen:
-    """Shows no progress, only lines that stay, such as seeds that failed."""
-
-    period_seconds = LOOK_SECONDS
-
-    def show(self, snapshot: ProgressSnapshot) -> None:
-        return
-
-    def say(self, text: str) -> None:
-        note(text)
-
-    def close(self) -> None:
-        return
-
-
-class LiveScreen:
-    """Shows the progress in a live line at the bottom of a terminal."""
-
-    period_seconds = DRAW_SECONDS
-
-    def __init__(self) -> None:
-        self._line = LiveLine(sys.stderr)
-
-    def show(self, snapshot: ProgressSnapshot) -> None:
-        self._line.show(" · ".join(snapshot.words()))
-
-    def say(self, text: str) -> None:
-        note(text)
-
-    def close(self) -> None:
-        self._line.close()
-
-
-def screen(*, quiet: bool = False) -> Screen:
-    """Return a live line if stderr is a capable terminal, else plain lines; nothing of both if it is to be quiet."""
-    if quiet:
-        return NoScreen()
-    if sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
-        return LiveScreen()
-    return PlainLines()
