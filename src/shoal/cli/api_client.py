@@ -183,8 +183,9 @@ class ApiClient:
         while len(items) < limit:
             page = await self.get(path, limit=min(PAGE, limit - len(items)), cursor=cursor, **query)
             items += page["items"]
+            is_over = page["next"] in (None, cursor)  # the same cursor: more may follow later
             cursor = page["next"]
-            if cursor is None:
+            if is_over:
                 break
         return items, cursor
 

@@ -34,7 +34,7 @@ from shoal.base.settings_loader import load
 from shoal.base.signals import Signal
 from shoal.base.text import plural, shorten, visible
 from shoal.cli.analyses import ReportFiles, note_written, report_flags
-from shoal.cli.api_client import store_option
+from shoal.cli.api_client import ApiTarget, store_option
 from shoal.cli.completion import complete_id
 from shoal.cli.crawl import CrawlCommand, Display, crawl_request, quiet_option
 from shoal.cli.options import SECTIONS, crawl_flags, given_values, read_file
@@ -310,7 +310,9 @@ async def _audit(
         if not output.quiet:
             note(first_line(crawl, request.config, settings))
         display = Display("aside", output.quiet)
-        command = CrawlCommand(app, crawl, Outputs(()), how_to_go_on=how_to_go_on, store=output.store, display=display)
+        command = CrawlCommand(
+            app, crawl, Outputs(()), how_to_go_on=how_to_go_on, target=ApiTarget(output.store), display=display
+        )
         code = await command.run()
         options = AnalysisOptions(gate, commit=None if commit is None else commit.commit)
         async with _publishing(app):

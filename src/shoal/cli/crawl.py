@@ -123,8 +123,10 @@ def crawl(
     flags = {"DATABASE_URL": store, "SHOAL_SCREENSHOTS": screenshots and str(Path(screenshots).absolute())}
     if request.config is not None:  # before anything is stored
         outputs.fit(table_of(request.config, *chosen))
-    how, display = _words(output, links, fields, explode), Display("json" if as_json else "rows", quiet)
-    return uvloop.run(_crawl(request, flags, outputs, chosen, how, display))
+    again = [("--output", name) for name in output] + [("--links", name) for name in links]
+    again += [(flag, value) for flag, value in (("--fields", fields), ("--explode", explode)) if value is not None]
+    display = Display("json" if as_json else "rows", quiet)
+    return uvloop.run(_crawl(request, flags, outputs, chosen, [word for pair in again for word in pair], display))
 
 
 def crawl_request(seeds: Seeds, crawl_id: str | None, resume: str | None, given: dict[str, Any]) -> CrawlRequest:
@@ -165,9 +167,10 @@ async def _crawl(
     flags: dict[str, str | None],
     outputs: Outputs,
     chosen: tuple[Sequence[str] | None, str | None],
-    words: Sequence[str],
+    again: Sequence[str],
     display: Display,
 ) -> int:
+    """Run or resume a crawl. `again`: the flags of its outputs, for the command that resumes it."""
     settings = load(flags).settings
     if request.config is not None:
         outputs.check(may_overwrite())
@@ -182,28 +185,10 @@ async def _crawl(
             note(first_line(crawl, request.config, settings))
         outputs.check_bodies(crawl.id, crawl.config.keep_bodies)
         outputs.check_links(crawl.id, crawl.config.links)
-        store = flags["DATABASE_URL"]
-        command = CrawlCommand(
-            app,
-            crawl,
-            outputs,
-            how_to_go_on=_how_to_go_on(crawl.id, store, words),
-            store=store,
-            display=display,
-        )
+        target = ApiTarget(flags["DATABASE_URL"])
+        how_to_go_on = f"{target.command('crawl', '--resume', crawl.id)} {shlex.join(again)}".rstrip()
+        command = CrawlCommand(app, crawl, outputs, how_to_go_on=how_to_go_on, target=target, display=display)
         return await command.run()
-
-
-def _words(output: Sequence[str], links: Sequence[str], fields: str | None, explode: str | None) -> list[str]:
-    """Return the flags of the outputs as they were given."""
-    given = [("--output", name) for name in output] + [("--links", name) for name in links]
-    given += [(flag, value) for flag, value in (("--fields", fields), ("--explode", explode)) if value is not None]
-    return [word for pair in given for word in pair]
-
-
-def _how_to_go_on(crawl_id: str, store: str | None, outputs: Sequence[str]) -> str:
-    words = ["shoal", "crawl", "--resume", crawl_id, *(["--store", store] if store else [])]
-    return shlex.join([*words, *outputs])
 
 
 DOUBTFUL: dict[str, tuple[str, Callable[[Page], bool]]] = {
@@ -258,14 +243,14 @@ class CrawlCommand:
         outputs: Outputs,
         *,
         how_to_go_on: str,
-        store: str | None,
+        target: ApiTarget,
         display: Display,
     ) -> None:
         self._app = app
         self._crawl = crawl
         self._outputs = outputs
         self._how_to_go_on = how_to_go_on
-        self._target = ApiTarget(store)
+        self._target = target
         self._display = display
         self._to_stdout = display.summary_form != "aside" and not outputs.to_stdout  # where the summary goes
         self._screen: Screen | None = None

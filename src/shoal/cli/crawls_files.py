@@ -297,7 +297,10 @@ def export(
     order = _Export(crawl_id, Outputs(output, links), ExportFilter(status), read_fields(fields), explode)
     settings = target.settings()
     if target.is_remote(settings):
-        _check_records(order.outputs)
+        if order.outputs.from_bodies:
+            problem = f"{order.outputs.from_bodies[0]!r} is written from stored bodies, which a server does not send"
+            fix = "use .jsonl, .json, .csv, .parquet or -, or use the store directly with --store"
+            raise InvalidInput("--output", problem, fix)
         pages, linked = run_on(target, lambda api: _from_server(api, order))
     else:
         pages, linked = asyncio.run(_from_store(settings, order))
@@ -388,7 +391,10 @@ async def _links(api: ApiClient, crawl_id: str, wanted: ExportFilter) -> AsyncIt
 async def _pages(api: ApiClient, crawl_id: str, wanted: ExportFilter) -> AsyncIterator[list[Page]]:
     """Yield the pages as the server lists them. A page fetched again meanwhile is listed twice; only the
     first is used."""
-    path, query = at(f"{CRAWL}/pages", crawl_id), _query(wanted)
+    path, query = at(f"{CRAWL}/pages", crawl_id), {}
+    if len(wanted.words) == 1:  # the API takes only one; several are applied here to all pages
+        [word] = wanted.words
+        query = {"error": ANY_ERROR} if word == ERROR else {"status": word}
     known: set[bytes] = set()  # 128-bit hashes: a million URLs would take a hundred megabytes
     more: str | None = None
     while True:
@@ -400,20 +406,3 @@ async def _pages(api: ApiClient, crawl_id: str, wanted: ExportFilter) -> AsyncIt
         more = listed["next"]
         if more is None or len(pages) < PAGE:
             return
-
-
-def _query(wanted: ExportFilter) -> dict[str, str]:
-    """Return the server-side filter. The API takes only one, so several are applied here to all pages."""
-    match list(wanted.words):
-        case [word]:
-            return {"error": ANY_ERROR} if word == ERROR else {"status": word}
-        case _:
-            return {}
-
-
-def _check_records(outputs: Outputs) -> None:
-    if outputs.from_bodies:
-        problem = f"{outputs.from_bodies[0]!r} is written from stored bodies, which a server does not send"
-        raise InvalidInput(
-            "--output", problem, "use .jsonl, .json, .csv, .parquet or -, or use the store directly with --store"
-        )

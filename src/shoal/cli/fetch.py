@@ -99,23 +99,16 @@ def _file(name: str, form: FetchFormat) -> PartFile | Stdout:
 
 def _content(page: Page, form: FetchFormat) -> bytes:
     if form == "json":
-        return _lines([page.record()])
+        return b"".join(JsonLines().rows([page.record()]))
     if form == "screenshot":
         if page.screenshot is None:
             fix = f"pass --render always, or check its type ({page.content_type}) and its error"
             raise BodyNotKept(page.url, "it was not rendered", fix)
         return page.screenshot
-    return _written(content_as(form, page.content, page.record()))
-
-
-def _written(content: Any) -> bytes:
+    content = content_as(form, page.content, page.record())
     if isinstance(content, str):
         return f"{content.rstrip()}\n".encode("utf-8", "replace") if content else b""
-    return _lines(content)
-
-
-def _lines(values: list[Any]) -> bytes:
-    return b"".join(JsonLines().rows(values))
+    return b"".join(JsonLines().rows(content))
 
 
 def _tell(page: Page, *, is_empty: bool) -> int:

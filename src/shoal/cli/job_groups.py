@@ -137,17 +137,7 @@ def results(group_id: str, limit: int, cursor: str | None, target: ApiTarget, as
         if group_id.startswith("job_"):
             page = await api.get(at(f"{JOBS}/{{}}/results", group_id))
             return page["items"][:limit], None
-        items: list[Any] = []
-        after = cursor
-        while len(items) < limit:
-            page = await api.get(
-                at(f"{GROUPS}/{{}}/results", group_id), limit=min(200, limit - len(items)), cursor=after
-            )
-            items += page["items"]
-            after = page["next"]
-            if after is None or not page["items"]:
-                break
-        return items, after
+        return await api.list(at(f"{GROUPS}/{{}}/results", group_id), limit, cursor=cursor)
 
     items, more = run_on(target, look)
     if as_json:

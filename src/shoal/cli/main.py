@@ -18,8 +18,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"shoal {__version__}", flush=True)
             return 0
         if instruction := os.environ.get("_SHOAL_COMPLETE"):
-            return _completions(instruction)
-        return _command(words)
+            from shoal.cli.completion import complete
+
+            complete(instruction)
+            return 0
+        from shoal.cli.root import run
+
+        return run(words)
     except BrokenPipeError:
         return PIPE_CLOSED
     except OSError as error:
@@ -28,19 +33,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return tell(error, as_json=False)
     finally:
         _drop_unwritten()
-
-
-def _command(words: list[str]) -> int:
-    from shoal.cli.root import run
-
-    return run(words)
-
-
-def _completions(instruction: str) -> int:
-    from shoal.cli.completion import complete
-
-    complete(instruction)
-    return 0
 
 
 def _have_streams() -> None:
