@@ -108,7 +108,8 @@ class PlainLines(Screen):
 
 
 class LiveLine:
-    """A line at the bottom of a terminal that is updated in place. Until `close`, this stands for `sys.stderr`, so that other lines, such as warnings, are written above it."""
+    """A line at the bottom of a terminal that is updated in place. Until `close`, this stands for `sys.stderr`, so that
+    other lines, such as warnings, are written above it."""
 
     def __init__(self, terminal: TextIO) -> None:
         self._terminal = terminal
