@@ -358,7 +358,14 @@ async def _remote(settings: ClientSettings) -> AsyncIterator[ApiClient]:
 
 def token_of(settings: ClientSettings) -> str:
     """Return the configured token; empty if there is none."""
-    token = settings.token or _token_in(settings)
+    token, file = settings.token, settings.token_file
+    if not token and file is not None:
+        try:
+            token = file.read_text("utf-8").strip()
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or "not a text file"
+            fix = "use a file that contains only the token"
+            raise BadConfig("SHOAL_TOKEN_FILE", f"names {file}, which cannot be read ({why})", fix) from None
     if token and not re.fullmatch(r"[\x21-\x7e]+", token):
         raise BadConfig(
             "SHOAL_TOKEN",
@@ -366,17 +373,6 @@ def token_of(settings: ClientSettings) -> str:
             "copy the whole token again, starting at shl_",
         )
     return token
-
-
-def _token_in(settings: ClientSettings) -> str:
-    if settings.token_file is None:
-        return ""
-    try:
-        return settings.token_file.read_text("utf-8").strip()
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "not a text file"
-        fix = "use a file that contains only the token"
-        raise BadConfig("SHOAL_TOKEN_FILE", f"names {settings.token_file}, which cannot be read ({why})", fix) from None
 
 
 def _no_shoal(why: str) -> ShoalError:

@@ -83,6 +83,7 @@ class RobotsResult:
 
     @property
     def sentence(self) -> str:
+        group = "all agents" if self.rules.group == ANYBODY else f"`{self.rules.group}`"
         match self.reason:
             case "unreachable":
                 return f"The host's robots.txt could not be fetched, so no URL is allowed. {self.rules.why_none}"
@@ -91,14 +92,10 @@ class RobotsResult:
             case "no_group":
                 return "The host's robots.txt has no group for this user agent."
             case "no_rule":
-                return f"No rule of the group for {self.group} matches the URL."
+                return f"No rule of the group for {group} matches the URL."
             case _:
                 assert self.decision.rule is not None
-                return f"Line {self.decision.rule.line}, in the group for {self.group}, decides."
-
-    @property
-    def group(self) -> str:
-        return "all agents" if self.rules.group == ANYBODY else f"`{self.rules.group}`"
+                return f"Line {self.decision.rule.line}, in the group for {group}, decides."
 
 
 @click.group(cls=CommandGroup)

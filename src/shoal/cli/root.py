@@ -285,18 +285,18 @@ def tell(error: BaseException, as_json: bool) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         _to_stderr(error.format_message())
         return error.exit_code
-    known = _known(error)
-    if known is None:
-        if isinstance(error, OSError) and error.filename is None and error.errno in UNWRITABLE:
-            _say("output_failed", f"the output cannot be written ({error.strerror}).", as_json)
-            return 1
-        name = type(error).__name__
-        what = f"{name}: {error}" if str(error) else name
-        fix = "please run the command again with --debug and report the traceback."
-        _say("unexpected", f"{what}; {fix}", as_json)
-        return 1
-    _say_known(known, as_json)
-    return known.response.exit_code
+    if (known := _known(error)) is not None:
+        from shoal.observe.logs import as_called
+
+        _say(known.problem(), as_called(clean(known.message)), as_json)
+        return known.response.exit_code
+    if isinstance(error, OSError) and error.filename is None and error.errno in UNWRITABLE:
+        code, message = "output_failed", f"the output cannot be written ({error.strerror})."
+    else:
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        code, message = "unexpected", f"{what}; please run the command again with --debug and report the traceback."
+    _say({"title": code, "status": 500, "code": code, "detail": message}, clean(message), as_json)
+    return 1
 
 
 def _known(error: BaseException) -> ShoalError | None:
@@ -357,22 +357,9 @@ def _flag_for(error: click.NoSuchOption, command: click.Command) -> str | None:
     return FLAGS[field].name if field in FLAGS and FLAGS[field].name in known else None
 
 
-def _say_known(error: ShoalError, as_json: bool) -> None:
-    if as_json:
-        _to_stderr(json.dumps(_cleaned(error.problem())))
-    else:
-        from shoal.observe.logs import as_called
-
-        _to_stderr(f"shoal: {as_called(clean(error.message))}")
-
-
-def _say(code: str, message: str, as_json: bool) -> None:
-    problem = {"title": code, "status": 500, "code": code, "detail": clean(message)}
-    _to_stderr(json.dumps(problem) if as_json else f"shoal: {clean(message)}")
-
-
-def _cleaned(problem: dict[str, Any]) -> dict[str, Any]:
-    return {name: clean(value) if isinstance(value, str) else value for name, value in problem.items()}
+def _say(problem: dict[str, Any], message: str, as_json: bool) -> None:
+    cleaned = {name: clean(value) if isinstance(value, str) else value for name, value in problem.items()}
+    _to_stderr(json.dumps(cleaned) if as_json else f"shoal: {message}")
 
 
 def _to_stderr(text: str) -> None:
