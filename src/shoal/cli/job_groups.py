@@ -41,7 +41,7 @@ FLAGS = {
 
 
 @click.command(cls=Command, epilog="Example: shoal jobs add --seeds urls.txt --rules shop.toml --wait")
-@click.argument("urls", metavar="URL…", nargs=-1)
+@click.argument("urls", nargs=-1, metavar="URL...")
 @click.option(
     "--seeds",
     "--file",

@@ -171,7 +171,7 @@ class CrawlFlag:
         field = FIELDS[self.field]
         shown = self.otherwise or field.default
         default = f"  [default: {shown}]" if shown else ""
-        again = "  Repeatable." if self.repeated else ""
+        again = " Repeatable." if self.repeated else ""
         return f"{self.about or field.description}{again}{default}"
 
     @property
@@ -189,7 +189,7 @@ class CrawlFlag:
 
     def changed(self, command: Command) -> Command:
         """Declare the flag on a command that changes the option."""
-        again = "  Repeatable." if self.repeated else ""
+        again = " Repeatable." if self.repeated else ""
         return self._option(CHANGEABLE[self.field].description + again)(command)
 
     def _option(self, about: str) -> Callable[[Command], Command]:

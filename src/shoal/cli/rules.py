@@ -134,7 +134,7 @@ def test(file: str, url: str, as_json: bool, **options: Any) -> int:
     multiple=True,
     default=[STDOUT],
     metavar="FILE",
-    help="Write to FILE: .jsonl, .json, .csv, .parquet, or - (JSONL on stdout).  Repeatable.  [default: -]",
+    help="Write to FILE: .jsonl, .json, .csv, .parquet, or - (JSONL on stdout). Repeatable.  [default: -]",
 )
 @table_flags
 @store_option
