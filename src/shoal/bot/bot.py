@@ -77,12 +77,11 @@ class Bot:
 
     def run(self) -> None:
         """Work until SIGTERM or Ctrl-C, then finish the running jobs."""
+        asyncio.run(self._run_with_signals())
 
-        async def work() -> None:
-            on_stop(self.stop)
-            await self.serve()
-
-        asyncio.run(work())
+    async def _run_with_signals(self) -> None:
+        on_stop(self.stop)
+        await self.serve()
 
     def stop(self) -> None:
         """Pull no more jobs and finish the running ones within the grace period; a second call cancels them."""
