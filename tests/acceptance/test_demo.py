@@ -61,8 +61,11 @@ class Demo:
 
     def left_behind(self) -> list[str]:
         """Files in its temporary folder, and processes that still use it."""
-        files = [path.name for path in self.folder.glob("shoal-demo-*")]
-        return files + [str(pid) for pid in _processes() if str(self.folder) in _environment(pid)]
+        return [path.name for path in self.folder.glob("shoal-demo-*")] + self.processes()
+
+    def processes(self) -> list[str]:
+        """The processes that use its temporary folder, itself among them."""
+        return [str(pid) for pid in _processes() if str(self.folder) in _environment(pid)]
 
 
 def _stream(stream: IO[str] | None) -> IO[str]:
@@ -186,6 +189,8 @@ def test_a_fleet_ends_with_its_demo(start: Start, words: str) -> None:
     address = demo.stdout_line().removeprefix("Console: ").strip()
     demo.wait_for(words)
     if words == "running":
+        while len(items(f"{address}api/v1/nodes")) < 2:  # one may crawl before the other has connected
+            demo.wait_for(words)
         assert {node["id"] for node in items(f"{address}api/v1/nodes")} == {"demo-1", "demo-2"}
         assert "No worker is running" not in read(address)
         [store] = demo.folder.glob("shoal-demo-*/shoal.db")
@@ -195,6 +200,16 @@ def test_a_fleet_ends_with_its_demo(start: Start, words: str) -> None:
     _, err = demo.finish()
     assert "Traceback" not in err
     assert demo.left_behind() == []
+
+
+def test_a_fleet_ends_with_a_demo_that_is_killed(start: Start) -> None:
+    demo = start("--fleet", "2")
+    demo.wait_for("running")
+    workers = demo.processes()
+    assert len(workers) >= 4, workers  # two workers, each with children
+    demo.process.kill()
+    demo.finish()  # returns when nobody can write to its stderr any more
+    assert demo.processes() == []
 
 
 @pytest.mark.exhaustive

@@ -102,7 +102,8 @@ def test_a_plain_installation_is_small_crawls_and_names_the_extra_that_a_command
         done = plain.run(*words, cwd=tmp_path, **env)
         assert (done.returncode, done.stdout) == (MISSING, ""), (words, done)
         assert re.fullmatch(
-            rf"shoal: .* needs the extra \"{extra}\"; .*`pip install 'shoal\[{extra}\]'`\.\n", done.stderr
+            rf"shoal: .* needs the extra \"{extra}\"; .*`/.* -m pip install 'shoal\[{extra}\]'`\.\n",
+            done.stderr,
         )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,10 @@ def test_a_gate_is_stored_shown_replaced_and_removed(capsys: pytest.CaptureFixtu
     assert [gate["name"] for gate in told(capsys, "gates", "ls")["items"]] == ["release"]
     assert main(["gates", "rm", "release"]) == 0
     assert main(["gates", "show", "release"]) == 5
-    assert 'gate "release" does not exist; list them with `shoal gates ls`' in capsys.readouterr().err
+    assert re.match(
+        r'shoal: gate "release" does not exist in SQLite store .*; list them with `shoal gates ls`',
+        capsys.readouterr().err,
+    )
 
 
 def test_a_gate_that_judges_nothing_is_not_stored(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -179,7 +180,19 @@ def test_explain_says_why_a_job_is_where_it_is(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize("words", [["jobs", "show"], ["jobs", "cancel"], ["jobs", "retry"], ["explain", "job"]])
 def test_a_job_that_does_not_exist_is_reported(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     assert main([*words, "job_no"]) == 5
-    assert capsys.readouterr().err == 'shoal: job "job_no" does not exist; list them with `shoal jobs ls`.\n'
+    said = capsys.readouterr().err
+    assert said.startswith('shoal: job "job_no" does not exist in SQLite store ')
+    assert said.endswith("; list them with `shoal jobs ls`.\n")
+
+
+def test_the_list_that_is_advised_is_that_of_the_store_that_was_searched(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    store = f"sqlite:///{tmp_path}/other.db"
+    assert main(["db", "upgrade", "--store", store]) == 0
+    for words in (["jobs", "show"], ["crawls", "show"]):
+        assert main([*words, "none", "--store", store]) == 5
+        assert f"other.db; list them with `shoal {words[0]} ls --store {store}`." in capsys.readouterr().err
 
 
 def test_a_retried_job_can_be_leased(capsys: pytest.CaptureFixture[str]) -> None:

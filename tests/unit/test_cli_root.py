@@ -260,6 +260,56 @@ def test_wrong_words_are_reported_with_the_nearest_right_ones(
     assert said.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["crawls", "ls", "--limit", "0"], "--limit cannot be 0; give a whole number from 1 to 1000."),
+        (["crawls", "ls", "--limit", "x"], "--limit cannot be 'x'; give a whole number from 1 to 1000."),
+        (["jobs", "retry", "--dead", "--limit", "0"], "--limit cannot be 0; give a whole number of 1 or more."),
+        (["jobs", "groups", "--state", "new"], "--state cannot be 'new'; give open, completed or cancelled."),
+        (["policies", "boost", "--boost", "x"], "--boost cannot be 'x'; give a number."),
+        (["jobs", "quota", "set", "project:x", "y"], "N cannot be 'y'; give a whole number."),
+        (["completion", "tcsh"], "SHELL cannot be 'tcsh'; give bash, zsh or fish."),
+        (["completion"], "Missing argument 'SHELL'; see \"shoal completion --help\"."),
+    ],
+)
+def test_a_wrong_value_is_answered_with_what_its_flag_accepts(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert capsys.readouterr().err == f"shoal: {says}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["jobs", "quota", "set", "x", "3"], "KEY cannot be 'x'"),
+        (["webhooks", "add", "x"], "URL is not an absolute"),
+        (["webhooks", "add", "http://a.example/", "--event", "x"], "--event has 'x'"),
+        (["tokens", "create", "--name", "x"], "--role is missing"),
+        (["tokens", "create", "--name", "x", "--role", "bot", "--expires-in", "x"], "--expires-in 'x' is not"),
+        (["events", "ls", "--cursor", "x"], "--cursor cannot be 'x'"),
+        (["policies", "add", "http://a.example/", "--frequency", "x"], "--frequency 'x' is not"),
+        (["policies", "add", "http://a.example/", "--frequency", "1h", "--set", "x"], "--set 'x' has no value"),
+        (["policies", "add", "http://a.example/", "--frequency", "1h", "--label", "x"], "--label 'x' is not a label"),
+        (["jobs", "add", "http://a.example/", "--retries", "100"], "--retries cannot be '100'"),
+        (["jobs", "add", "http://a.example/", "--header", "x"], "--header has a value that is not a header"),
+    ],
+)
+def test_a_refused_field_is_named_as_on_the_command_line(
+    words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = f"sqlite:///{tmp_path}/shoal.db"
+    assert main(["db", "upgrade", "--store", store]) == 0
+    assert main([*words, "--store", store]) == 2
+    assert capsys.readouterr().err.startswith(f"shoal: {says}")
+
+
+def test_an_unwritable_stderr_does_not_change_the_exit_code() -> None:
+    code = 'exec 2<"$1"; exec "$2" -m shoal crawls nope'
+    assert subprocess.run(["/bin/sh", "-c", code, "sh", __file__, sys.executable], check=False).returncode == 2
+
+
 def groups_below(command: click.Command, name: str) -> list[tuple[str, click.Group]]:
     if not isinstance(command, click.Group):
         return []

@@ -63,8 +63,11 @@ def test_help_comes_from_the_field_descriptions() -> None:
     told = re.sub(r"\s+", " ", CliRunner().invoke(command.crawl, ["--help"], terminal_width=400).output)
     for field, flag in FLAGS.items():
         assert f"{flag.name} " in told
-        assert fields_of(CrawlConfig)[field].description in told
-    assert "--depth N Maximum number of links between a seed and a page; null (on the command line: none)" in told
+        assert (flag.about or fields_of(CrawlConfig)[field].description) in told
+    assert (
+        "--depth N Maximum number of links between a seed and a page; `none` removes the limit. "
+        "[default: no limit, but 3 with --scope domain or any]" in told
+    )
     assert "--scope page|prefix|host|domain|any" in told
 
 

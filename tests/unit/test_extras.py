@@ -1,5 +1,6 @@
 """Extras that are not installed: one sentence with the command, and exit code 4."""
 
+import shlex
 import sys
 import tomllib
 from pathlib import Path
@@ -30,7 +31,7 @@ def test_every_extra_of_the_package_is_known() -> None:
 
 def test_a_format_without_its_extra_is_refused_before_anything_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     without("parquet", monkeypatch)
-    with pytest.raises(MissingExtra, match=r'Parquet needs the extra "parquet".*`pip install \'shoal\[parquet\]\'`'):
+    with pytest.raises(MissingExtra, match=r'Parquet needs the extra "parquet".* -m pip install \'shoal\[parquet\]\'`'):
         Outputs(["pages.parquet"])
 
 
@@ -43,10 +44,17 @@ def test_a_command_without_its_extra_names_the_command_that_installs_it(
     without(extra, monkeypatch)
     assert main([name, "--json-report", "x", "http://a.example/"]) == 4
     said = capsys.readouterr()
-    fix = f"install it with `pip install 'shoal[{extra}]'`"
+    fix = f"install it with `{shlex.quote(sys.executable)} -m pip install 'shoal[{extra}]'`"
     assert (said.out, said.err) == ("", f'shoal: `shoal {name}` needs the extra "{extra}"; {fix}.\n')
     assert main([name, "--help"]) == 0
     assert COMMANDS[name].description in capsys.readouterr().out
+
+
+def test_an_extra_is_installed_for_the_python_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/home/me/my tools/bin/python3")
+    assert command("redis") == "'/home/me/my tools/bin/python3' -m pip install 'shoal[redis]'"
+    monkeypatch.setitem(sys.modules, "pip", None)  # as in an environment that uv made
+    assert command("redis") == "uv pip install --python '/home/me/my tools/bin/python3' 'shoal[redis]'"
 
 
 def test_a_checkout_installs_an_extra_from_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from io import StringIO
 
 import pytest
 
-from shoal.cli.live_line import ERASE, LiveLine
+from shoal.cli.progress import ERASE, LiveLine
 from shoal.observe.logs import note
 
 COLUMNS = 30

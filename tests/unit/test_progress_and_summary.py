@@ -14,9 +14,8 @@ from shoal.base.ids import CrawlId
 from shoal.base.settings import LogSettings
 from shoal.base.settings_loader import load
 from shoal.base.url import Url
-from shoal.cli.live_line import ERASE
 from shoal.cli.output import exit_code_of, in_bytes, in_time, rows_of, summary
-from shoal.cli.progress import LiveScreen, PlainLines, Progress, ProgressSnapshot, first_line, held_words
+from shoal.cli.progress import ERASE, LiveScreen, PlainLines, Progress, ProgressSnapshot, first_line, held_words
 from shoal.crawl import journal_messages as messages
 from shoal.crawl import states
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig

@@ -79,7 +79,7 @@ def test_the_scheme_that_is_tried(text: str, url: str) -> None:
 
 def test_a_scheme_that_was_not_written_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert [seed.url for seed in Seeds(["example.com"])] == ["https://example.com"]
-    assert capsys.readouterr().err == "example.com has no scheme: https://example.com is tried.\n"
+    assert capsys.readouterr().err == "example.com has no scheme; trying https://example.com.\n"
 
 
 @pytest.mark.parametrize(

@@ -326,7 +326,8 @@ async def test_crawls_are_managed_at_a_server_in_the_same_words(
     code, _, err = await person.types("crawls", "show", ids[0], *boss)
     assert (code, err) == (
         5,
-        f'shoal: crawl "{ids[0]}" does not exist in http://127.0.0.1:{shop.port}; list them with `shoal crawls ls`.\n',
+        f'shoal: crawl "{ids[0]}" does not exist in http://127.0.0.1:{shop.port}; list them with `shoal crawls ls '
+        f"--server http://127.0.0.1:{shop.port}`.\n",
     )
 
 
@@ -375,7 +376,7 @@ async def test_an_invalid_request_exits_with_2_and_names_the_field(shop: ServedC
     boss = await shop.token("admin")
     words = ["tokens", "create", "--name", "x", "--role", "bot", "--expires-in", "soon", *at(shop, boss)]
     code, _, err = await person.types(*words)
-    assert (code, err) == (2, "shoal: expires_in 'soon' is not a duration; write it as 30m, 12h or 7d.\n")
+    assert (code, err) == (2, "shoal: --expires-in 'soon' is not a duration; write it as 30m, 12h or 7d.\n")
     _, _, err = await person.types(*words, "--json")
     assert json.loads(err)["field"] == "expires_in"
 

@@ -91,9 +91,11 @@ class InvalidInput(CallerError):
         super().__init__(f"{field} {problem}; {fix}.", field=field)
 
     def called(self, name: Callable[[str], str]) -> ShoalError:
-        """Return this error with the field under the name that the caller knows."""
+        """Return this error with the field under the name that the caller knows, unless it has one already."""
         field = str(self.facts.get("field", ""))
-        return self.again(name(field) + self.message.removeprefix(field), self.facts) if field else self
+        if not field or not self.message.startswith(field):
+            return self
+        return self.again(name(field) + self.message.removeprefix(field), self.facts)
 
 
 class UsageError(CallerError):

@@ -4,6 +4,7 @@ Modules that import such a package are imported where they are used, after `requ
 """
 
 import os
+import shlex
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,8 +37,12 @@ def require(extra: Extra, what: str) -> None:
 
 
 def command(extra: Extra) -> str:
-    """Return the command that installs an extra. A checkout has the packages of its locks."""
-    if "SHOAL_COMMAND" not in os.environ:  # which `./shoal` sets
-        return f"pip install 'shoal[{extra}]'"
-    venv = Path(sys.prefix)
-    return f"{venv}/bin/python -m pip install --no-deps -r {venv.parent}/locks/{extra}.lock"
+    """Return the command that installs an extra for the Python that runs. A checkout has the packages of its locks."""
+    if "SHOAL_COMMAND" in os.environ:  # which `./shoal` sets
+        venv = Path(sys.prefix)
+        words = [f"{venv}/bin/python", "-m", "pip", "install", "--no-deps", "-r", f"{venv.parent}/locks/{extra}.lock"]
+    elif find_spec("pip") is not None:
+        words = [sys.executable, "-m", "pip", "install", f"shoal[{extra}]"]
+    else:  # uv makes environments without pip
+        words = ["uv", "pip", "install", "--python", sys.executable, f"shoal[{extra}]"]
+    return shlex.join(words)

@@ -42,7 +42,7 @@ class Bot:
         fetcher: "BotFetcher | None" = None,
         tell: Tell = lambda line: None,
     ) -> None:
-        self.name = name or _own_name()
+        self.name = name or re.sub(r"[^A-Za-z0-9_.:@-]", "-", f"{platform.node()}-{os.getpid()}")[:100]
         self._clock = clock or SystemClock()
         self._server, self._token = server, token
         self._capabilities = list(capabilities)
@@ -218,7 +218,3 @@ def _refused(result: dict[str, Any], refusal: Exception) -> dict[str, Any]:
     retried again and again."""
     error = {"code": "result_refused", "message": str(refusal)[:LONGEST_MESSAGE]}
     return {"status": "fail", "data": None, "meta": result["meta"] | {"error": error, "html_hash": None}}
-
-
-def _own_name() -> str:
-    return re.sub(r"[^A-Za-z0-9_.:@-]", "-", f"{platform.node()}-{os.getpid()}")[:100]

@@ -163,10 +163,6 @@ def _renderer(settings: Settings, clock: Clock) -> "PageRenderer":
     return PageRenderer(lambda: standalone_renderer(settings, clock, Signals()), settings.crawl.max_concurrent_chrome)
 
 
-def _ignore(*args: object) -> None:
-    """Ignore host responses: a bot tracks no host state."""
-
-
 def _work(job: BotJob) -> PageWork:
     config = PageConfig(
         headers=dict(job.headers), js_required=job.js_required, timeout_hint=job.timeout_hint, proxy=job.proxy

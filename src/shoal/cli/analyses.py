@@ -14,14 +14,12 @@ from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_targ
 from shoal.cli.completion import complete_id, id_argument
 from shoal.cli.output import (
     Columns,
+    add_show,
     api_options,
     cursor_option,
     facts_of,
     limit_option,
-    print_json,
     print_list,
-    print_rows,
-    print_table,
     state_option,
 )
 from shoal.cli.root import CommandGroup
@@ -126,33 +124,35 @@ def list_analyses(limit: int, cursor: str | None, target: ApiTarget, as_json: bo
     print_list(items, more, LISTED, as_json=as_json, empty="No analyses.")
 
 
-@analyses.command()
-@id_argument("analysis_id")
-@api_options
-def show(analysis_id: str, target: ApiTarget, as_json: bool) -> None:
-    """Show an analysis, what it found, and the verdict of its gate."""
-    analysis = run_on(target, lambda api: api.get(at(f"{ANALYSES}/{{}}", analysis_id)))
-    if as_json:
-        print_json(analysis)
-        return
-    codes, verdict, error = analysis["codes"], analysis["verdict"], analysis["error"]
-    hidden = ("codes", "analyzers", "metrics", "summary", "verdict", "error", "commit", "commit_status")
-    facts = {name: value for name, value in analysis.items() if name not in hidden}
-    facts["state_reason"] = reason_text(facts["state_reason"])
-    facts |= {"verdict": verdict["outcome"]} if verdict else {}
-    print_rows(facts_of(facts | ({"error": error["message"]} if error else {})), to_stdout=True)
-    if codes:
-        print_table(
-            ["severity", "code", "count", "fix"],
-            [[one["severity"], one["code"], one["count"], one["fix"]] for one in codes],
-        )
-    for one in analysis["analyzers"]:
-        if one["error"]:
-            note(f"{'Optional analyzer' if one['optional'] else 'Analyzer'} {one['analyzer']} failed: {one['error']}")
-        elif one["skipped"]:
-            note(f"Analyzer {one['analyzer']} was skipped: {one['skipped']}")
-    for reason in verdict["reasons"] if verdict else ():
-        note(reason)
+def _rows(analysis: dict[str, Any]) -> list[tuple[str, str]]:
+    verdict, error = analysis["verdict"] or {}, analysis["error"] or {}
+    told = {
+        "state_reason": reason_text(analysis["state_reason"]),
+        "verdict": verdict.get("outcome"),
+        "error": error.get("message"),
+    }
+    hidden = ("codes", "analyzers", "metrics", "summary", "commit", "commit_status")
+    rows = facts_of(analysis | told, without=hidden)
+    rows += [("Why", reason) for reason in verdict.get("reasons", ())]
+    rows += [("Analyzer failed", _problem(one, "error")) for one in analysis["analyzers"] if one["error"]]
+    rows += [("Analyzer skipped", _problem(one, "skipped")) for one in analysis["analyzers"] if one["skipped"]]
+    codes = [
+        (one["severity"].capitalize(), f"{one['count']:,} {one['code']}: {one['fix']}") for one in analysis["codes"]
+    ]
+    return rows + codes
+
+
+def _problem(outcome: dict[str, Any], field: str) -> str:
+    return f"{outcome['analyzer']}{' (optional)' if outcome['optional'] else ''}: {outcome[field]}"
+
+
+add_show(
+    analyses,
+    f"{ANALYSES}/{{}}",
+    id_argument("analysis_id"),
+    "Show an analysis, what it found, and the verdict of its gate.",
+    _rows,
+)
 
 
 @analyses.command(epilog="Example: shoal analyses report ID --html report.html --sarif report.sarif")

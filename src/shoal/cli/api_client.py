@@ -55,16 +55,16 @@ SEARCHED = {  # kinds whose ids can be abbreviated, and their lists
     "policy": "/api/v1/policies",
 }
 LISTS = {
-    "analysis": "shoal analyses ls",
-    "crawl": "shoal crawls ls",
-    "gate": "shoal gates ls",
-    "job": "shoal jobs ls",
-    "job group": "shoal jobs groups",
-    "node": "shoal nodes ls",
-    "policy": "shoal policies ls",
-    "quota": "shoal jobs quota ls",
-    "token": "shoal tokens ls",
-    "webhook": "shoal webhooks ls",
+    "analysis": "analyses ls",
+    "crawl": "crawls ls",
+    "gate": "gates ls",
+    "job": "jobs ls",
+    "job group": "jobs groups",
+    "node": "nodes ls",
+    "policy": "policies ls",
+    "quota": "jobs quota ls",
+    "token": "tokens ls",
+    "webhook": "webhooks ls",
 }
 SERVER_FIX = "check that it is running and that SHOAL_SERVER or --server is correct"
 TLS_FIX = f"{SERVER_FIX}; for a private certificate authority, set SSL_CERT_FILE"
@@ -108,33 +108,41 @@ def settings_of_store(store: str | None, what: str) -> Settings:
     return loaded.settings
 
 
-def with_api_target(command: C) -> C:
-    """Add the flags that select a store or server to a command, which gets them as `target`."""
+store_option = click.option(
+    "--store",
+    metavar="URL",
+    help="Store: sqlite:////absolute/path, sqlite:///relative/path or postgresql://…; overrides DATABASE_URL.",
+)
+
+
+def with_server(command: C) -> C:
+    """Add the flags that select a server to a command, which gets them as `target`."""
 
     @click.option("--server", metavar="URL", help="Use this controller; overrides SHOAL_SERVER.")
     @click.option("--token", metavar="TOKEN", help="API token for the controller; overrides SHOAL_TOKEN.")
     @click.option("--token-file", metavar="FILE", help="Read the API token from this file; overrides SHOAL_TOKEN_FILE.")
-    @click.option("--store", metavar="URL", help="Use this store instead of a controller; overrides DATABASE_URL.")
     @wraps(command)
-    def with_target(
-        *args: Any,
-        server: str | None,
-        token: str | None,
-        token_file: str | None,
-        store: str | None,
-        **more: Any,
-    ) -> Any:
-        return command(*args, target=ApiTarget(store, server, token, token_file), **more)
+    def with_target(*args: Any, **more: Any) -> Any:
+        flags = {name: more.pop(name, None) for name in ("store", "server", "token", "token_file")}
+        return command(*args, target=ApiTarget(**flags), **more)
 
     return with_target  # type: ignore[return-value]
+
+
+def with_api_target(command: C) -> C:
+    """Add the flags that select a store or server to a command, which gets them as `target`."""
+    about = "Use this store instead of a controller; overrides DATABASE_URL."
+    return with_server(click.option("--store", metavar="URL", help=about)(command))
 
 
 class ApiClient:
     """The REST API for commands; problem documents are raised as the errors they describe. A request for an object that
     does not exist is repeated if its id is `last`, or the beginning of just one id."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, place: str) -> None:
+        """`place`: the server or the store, for errors."""
         self._send = send
+        self.place = place
         self._whole_ids: dict[str, str] = {}  # by their abbreviation in a path or query, quoted
 
     async def get(self, path: str, **query: Any) -> Any:
@@ -175,8 +183,9 @@ class ApiClient:
         while len(items) < limit:
             page = await self.get(path, limit=min(PAGE, limit - len(items)), cursor=cursor, **query)
             items += page["items"]
+            is_over = page["next"] in (None, cursor)  # the same cursor: more may follow later
             cursor = page["next"]
-            if cursor is None:
+            if is_over:
                 break
         return items, cursor
 
@@ -243,8 +252,15 @@ def run_on(target: ApiTarget, work: Callable[[ApiClient], Awaitable[T]], *, exis
 
     async def run() -> T:
         settings = target.settings()
-        async with _remote(settings.client) if target.is_remote(settings) else _inside(settings, existing) as api:
-            return await work(api)
+        place = ""
+        try:
+            async with _remote(settings.client) if target.is_remote(settings) else _inside(settings, existing) as api:
+                place = api.place
+                return await work(api)
+        except NotFound as error:
+            if (ls := LISTS.get(str(error.facts.get("kind")))) is None:
+                raise
+            raise error.within(place, f"list them with `{target.command(*ls.split())}`") from None
 
     return asyncio.run(run())
 
@@ -267,13 +283,7 @@ async def _inside(settings: Settings, existing: bool) -> AsyncIterator[ApiClient
         async def send(method: str, target: str, body: bytes, kind: str = JSON) -> tuple[int, bytes]:
             return await _call(api, method, target, body, kind)
 
-        try:
-            yield ApiClient(send)
-        except NotFound as error:
-            kind = error.facts.get("kind")
-            if kind not in LISTS or kind == "crawl":  # for a crawl the store's own message names the store
-                raise
-            raise NotFound(kind, error.facts["id"], f"list them with `{LISTS[kind]}`") from None
+        yield ApiClient(send, app.database.name)
 
 
 async def _call(application: Any, method: str, target: str, body: bytes, kind: str) -> tuple[int, bytes]:
@@ -324,7 +334,8 @@ async def _remote(settings: ClientSettings) -> AsyncIterator[ApiClient]:
     url = canonical(f"{server}/")
     if isinstance(url, UrlRefusal):
         raise BadConfig("SHOAL_SERVER", url.problem, "write it as https://host:port")
-    login = _login(settings)
+    token = token_of(settings)
+    login = [("Authorization", f"Bearer {token}")] if token else []
     limits = Limits(total_timeout=TIMEOUT, idle_timeout=TIMEOUT, max_body_bytes=LARGEST_ANSWER)
     for_files = replace(limits, total_timeout=FILE_TIMEOUT, idle_timeout=FILE_TIMEOUT)
     egress = Egress(AddressRule(named=frozenset({endpoint(url)})), limits)
@@ -338,24 +349,23 @@ async def _remote(settings: ClientSettings) -> AsyncIterator[ApiClient]:
         return outcome.status, outcome.raw
 
     try:
-        yield ApiClient(send)
+        yield ApiClient(send, server)
     except Unauthenticated:
         raise Unauthenticated(LOGIN_FIX) from None
-    except NotFound as error:
-        kind = error.facts.get("kind")
-        raise error.within(server, f"list them with `{LISTS[kind]}`") if kind in LISTS else error from None
     finally:
         egress.close()
 
 
-def _login(settings: ClientSettings) -> tuple[tuple[str, str], ...]:
-    token = token_of(settings)
-    return (("Authorization", f"Bearer {token}"),) if token else ()
-
-
 def token_of(settings: ClientSettings) -> str:
     """Return the configured token; empty if there is none."""
-    token = settings.token or _token_in(settings)
+    token, file = settings.token, settings.token_file
+    if not token and file is not None:
+        try:
+            token = file.read_text("utf-8").strip()
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or "not a text file"
+            fix = "use a file that contains only the token"
+            raise BadConfig("SHOAL_TOKEN_FILE", f"names {file}, which cannot be read ({why})", fix) from None
     if token and not re.fullmatch(r"[\x21-\x7e]+", token):
         raise BadConfig(
             "SHOAL_TOKEN",
@@ -363,17 +373,6 @@ def token_of(settings: ClientSettings) -> str:
             "copy the whole token again, starting at shl_",
         )
     return token
-
-
-def _token_in(settings: ClientSettings) -> str:
-    if settings.token_file is None:
-        return ""
-    try:
-        return settings.token_file.read_text("utf-8").strip()
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "not a text file"
-        fix = "use a file that contains only the token"
-        raise BadConfig("SHOAL_TOKEN_FILE", f"names {settings.token_file}, which cannot be read ({why})", fix) from None
 
 
 def _no_shoal(why: str) -> ShoalError:

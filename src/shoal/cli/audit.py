@@ -26,7 +26,7 @@ from shoal.audit.reports.report import Report, counted, load_report
 from shoal.audit.run import AnalysisAttempted, AnalyzerFailed
 from shoal.audit.states import TERMINAL, AnalysisState
 from shoal.audit.verdict import Outcome
-from shoal.base.errors import InvalidInput, UsageError
+from shoal.base.errors import InvalidInput
 from shoal.base.forge_commit import CONTEXT, ForgeCommit
 from shoal.base.ids import new_id
 from shoal.base.service import PassResult
@@ -34,8 +34,9 @@ from shoal.base.settings_loader import load
 from shoal.base.signals import Signal
 from shoal.base.text import plural, shorten, visible
 from shoal.cli.analyses import ReportFiles, note_written, report_flags
+from shoal.cli.api_client import ApiTarget, store_option
 from shoal.cli.completion import complete_id
-from shoal.cli.crawl import CrawlCommand, Display, crawl_request, found, quiet_option
+from shoal.cli.crawl import CrawlCommand, Display, crawl_request, quiet_option
 from shoal.cli.options import SECTIONS, crawl_flags, given_values, read_file
 from shoal.cli.output import json_option, print_json, print_table
 from shoal.cli.progress import first_line
@@ -250,7 +251,7 @@ ANALYSIS_FAILED = 13
     shell_complete=complete_id,
     help="Resume the crawl of an audit that was interrupted, or analyze a crawl that has ended.",
 )
-@click.option("--store", metavar="URL", help="Store: sqlite:////path or postgresql://…; overrides DATABASE_URL.")
+@store_option
 @quiet_option
 @json_option
 def audit(
@@ -271,14 +272,12 @@ def audit(
     """Crawl a site, report what is wrong with it, and judge it by a gate. Exits with 10 if the gate failed, with 12
     if the crawl does not show enough of the site to judge it, and with 13 if an analyzer failed in every attempt."""
     seeds = Seeds(urls, seeds_file)
-    if bool(seeds) == (resume is not None):
-        raise UsageError("Nothing to audit: give URLs, --seeds FILE or --resume ID", 'see "shoal audit --help"')
+    request = crawl_request(seeds, None, resume, given_values(options) | ({"analyze": True} if seeds else {}))
     rules = None
     if gate is not None:
         text = read_file(gate, "the rules of a gate").decode("utf-8", "replace")
         rules = parse_gate(text, Path(gate).name)
     ci_commit = None if commit is None else read_commit(commit, commit_context, os.environ)
-    request = crawl_request(seeds, None, resume, given_values(options) | ({"analyze": True} if seeds else {}))
     reports.check()
     reduce_collections()
     flags = {"--gate": gate, "--baseline": baseline, "--commit": commit, "--store": store}
@@ -306,12 +305,14 @@ async def _audit(
     async with opened(settings, quiet(settings, _is_printed)) as app:
         if baseline is not None:
             await app.audit.analyses.check_baseline(baseline, called="--baseline")
-        crawl = await found(request, app)
+        crawl = await request.find(app)
         how_to_go_on = shlex.join(["shoal", "audit", "--resume", crawl.id, *output.again])
         if not output.quiet:
             note(first_line(crawl, request.config, settings))
         display = Display("aside", output.quiet)
-        command = CrawlCommand(app, crawl, Outputs(()), how_to_go_on=how_to_go_on, store=output.store, display=display)
+        command = CrawlCommand(
+            app, crawl, Outputs(()), how_to_go_on=how_to_go_on, target=ApiTarget(output.store), display=display
+        )
         code = await command.run()
         options = AnalysisOptions(gate, commit=None if commit is None else commit.commit)
         async with _publishing(app):

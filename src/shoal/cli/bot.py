@@ -13,7 +13,7 @@ from shoal.base.errors import Unauthenticated, UsageError
 from shoal.base.machine import on_stop
 from shoal.base.settings import Settings
 from shoal.base.text import plural
-from shoal.cli.api_client import LOGIN_FIX, ApiTarget
+from shoal.cli.api_client import LOGIN_FIX, ApiTarget, token_of, with_server
 from shoal.cli.output import json_option, print_json, print_table
 from shoal.cli.root import CommandGroup
 from shoal.observe.logs import note
@@ -25,15 +25,14 @@ CAPABILITIES = ("http", "js", "special")
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
-@click.option("--server", metavar="URL", help="Pull from this server; overrides SHOAL_SERVER.")
-@click.option("--token", metavar="TOKEN", help="API token with the scope bot; overrides SHOAL_TOKEN.")
-@click.option("--token-file", metavar="FILE", help="Read the API token from this file; overrides SHOAL_TOKEN_FILE.")
+@with_server
 @click.option("--name", metavar="NAME", help="Name of the bot.  [default: host name and process id]")
 @click.option(
     "--concurrency",
     type=click.IntRange(1, 100),
     default=4,
     show_default=True,
+    metavar="N",
     help="Number of jobs to run at the same time.",
 )
 @click.option(
@@ -45,45 +44,36 @@ CAPABILITIES = ("http", "js", "special")
 )
 @click.pass_context
 def bot(
-    context: click.Context,
-    server: str | None,
-    token: str | None,
-    token_file: str | None,
-    name: str | None,
-    concurrency: int,
-    capabilities: tuple[str, ...],
+    context: click.Context, target: ApiTarget, name: str | None, concurrency: int, capabilities: tuple[str, ...]
 ) -> None:
-    """Pull page jobs from a server, fetch the pages and push the results. SIGTERM finishes the jobs in progress and
-    exits; a second one exits at once."""
+    """Pull page jobs from a server, fetch the pages and push the results. The API token needs the scope bot. SIGTERM
+    finishes the jobs in progress and exits; a second one exits immediately."""
     if context.invoked_subcommand is not None:
-        context.obj = ApiTarget(None, server, token, token_file)
+        context.obj = target
         return
-    settings = ApiTarget(None, server, token, token_file).settings()
+    settings = target.settings()
     with _login_explained():
         asyncio.run(_work(settings, name, concurrency, capabilities or ("http",)))
 
 
 @bot.command()
-@click.option("--server", metavar="URL", help="Check this server; overrides SHOAL_SERVER.")
-@click.option("--token", metavar="TOKEN", help="API token with the scope bot; overrides SHOAL_TOKEN.")
-@click.option("--token-file", metavar="FILE", help="Read the API token from this file; overrides SHOAL_TOKEN_FILE.")
-@click.option("--capability", type=click.Choice(CAPABILITIES), default="http", show_default=True)
+@with_server
+@click.option(
+    "--capability",
+    type=click.Choice(CAPABILITIES),
+    default="http",
+    show_default=True,
+    help="Use jobs with this capability.",
+)
 @json_option
 @click.pass_context
-def verify(
-    context: click.Context,
-    server: str | None,
-    token: str | None,
-    token_file: str | None,
-    capability: str,
-    as_json: bool,
-) -> int:
+def verify(context: click.Context, target: ApiTarget, capability: str, as_json: bool) -> int:
     """Check that a server implements the bot API correctly. It pulls three waiting jobs and reports them as failed, so
     run it against a test server, or with a capability whose jobs may fail."""
-    before = context.obj
-    target = ApiTarget(None, server or before.server, token or before.token, token_file or before.token_file)
+    before: ApiTarget = context.obj  # the flags may stand before `verify`, too
+    flags = {name: getattr(target, name) or getattr(before, name) for name in ("server", "token", "token_file")}
     with _login_explained():
-        checks = asyncio.run(_verify(target.settings(), capability))
+        checks = asyncio.run(_verify(ApiTarget(**flags).settings(), capability))
     if as_json:
         rules = [{"rule": one.rule, "holds": one.holds, "problem": one.problem} for one in checks]
         print_json({"holds": all(one.holds for one in checks), "rules": rules})
@@ -129,8 +119,6 @@ async def _verify(settings: Settings, capability: str) -> "list[CheckResult]":
 
 
 def _server_of(settings: Settings) -> tuple[str, str]:
-    from shoal.cli.api_client import token_of
-
     if not settings.client.server:
         raise UsageError("a bot needs a server", "name it with --server or SHOAL_SERVER")
     return settings.client.server, token_of(settings.client)

@@ -20,7 +20,7 @@ LISTS: Mapping[str, str] = {
     "crawl_id": "/api/v1/crawls",
     "group_id": "/api/v1/groups",
     "job_id": "/api/v1/jobs",
-    "gate": "/api/v1/gates",
+    "name": "/api/v1/gates",
     "node_id": "/api/v1/nodes",
     "policy_id": "/api/v1/policies",
     "token_id": "/api/v1/tokens",
@@ -70,9 +70,10 @@ SHELLS: Mapping[str, type[ShellComplete]] = {"bash": Bash, "zsh": Zsh, "fish": F
     cls=Command,
     epilog='Example: eval "$(shoal completion bash)" in ~/.bashrc; in fish: shoal completion fish | source',
 )
-@click.argument("shell", type=click.Choice(list(SHELLS)))
+@click.argument("shell", type=click.Choice(list(SHELLS)), metavar="SHELL")
 def completion(shell: str) -> None:
-    """Print a completion script for SHELL. It completes commands, options, values, and the ids in the store."""
+    """Print a completion script for SHELL: bash, zsh or fish. It completes commands, options, values, and the ids in
+    the store."""
     print(_shell(shell).source())
 
 

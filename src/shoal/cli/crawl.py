@@ -27,19 +27,17 @@ from shoal.base.errors import (
 from shoal.base.machine import on_stop
 from shoal.base.settings_loader import load
 from shoal.base.text import redact_url, shorten
-from shoal.cli.api_client import ApiTarget
+from shoal.cli.api_client import ApiTarget, store_option
 from shoal.cli.completion import complete_id
 from shoal.cli.options import (
     CHANGES,
     LINKS_HELP,
     OUTPUT_HELP,
     SECTIONS,
-    changed_flag_of,
     crawl_flags,
     flag_of,
     given_values,
     may_overwrite,
-    names_of,
     table_flags,
 )
 from shoal.cli.output import exit_code_of, print_line, print_rows, rows_of, summary
@@ -92,11 +90,7 @@ AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C
     shell_complete=complete_id,
     help="Resume a crawl that was paused or whose process died.",
 )
-@click.option(
-    "--store",
-    metavar="URL",
-    help="Store: sqlite:////absolute/path, sqlite:///relative/path or postgresql://…; overrides DATABASE_URL.",
-)
+@store_option
 @quiet_option
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the summary as one JSON object, on the last line of stdout."
@@ -116,7 +110,8 @@ def crawl(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Crawl a site in this process. Ctrl-C pauses the crawl and shows how to resume it; a second one exits at once."""
+    """Crawl a site in this process. Ctrl-C pauses the crawl and shows how to resume it; a second one exits
+    immediately."""
     outputs, chosen = Outputs(output, links), (read_fields(fields), explode)
     given = given_values(options)
     if outputs.from_bodies and resume is None:
@@ -128,14 +123,18 @@ def crawl(
     flags = {"DATABASE_URL": store, "SHOAL_SCREENSHOTS": screenshots and str(Path(screenshots).absolute())}
     if request.config is not None:  # before anything is stored
         outputs.fit(table_of(request.config, *chosen))
-    how, display = _words(output, links, fields, explode), Display("json" if as_json else "rows", quiet)
-    return uvloop.run(_crawl(request, flags, outputs, chosen, how, display))
+    again = [("--output", name) for name in output] + [("--links", name) for name in links]
+    again += [(flag, value) for flag, value in (("--fields", fields), ("--explode", explode)) if value is not None]
+    display = Display("json" if as_json else "rows", quiet)
+    return uvloop.run(_crawl(request, flags, outputs, chosen, [word for pair in again for word in pair], display))
 
 
 def crawl_request(seeds: Seeds, crawl_id: str | None, resume: str | None, given: dict[str, Any]) -> CrawlRequest:
     """Read what to crawl, or which crawl to resume and what to change of it."""
-    if bool(seeds) == (resume is not None):
-        raise UsageError("Nothing to crawl: give URLs, --seeds FILE or --resume ID", 'see "shoal crawl --help"')
+    if not seeds and resume is None:
+        raise UsageError("No URL given", "give at least one URL, --seeds FILE or --resume ID")
+    if seeds and resume is not None:
+        raise UsageError("URLs and --resume cannot be combined", "leave one of them out")
     if resume is None:
         config = read_config({"seeds": [seed.url for seed in seeds.first], **given}, flag_of)
         wanted = None if crawl_id is None else read_id(crawl_id, "--id")
@@ -145,8 +144,8 @@ def crawl_request(seeds: Seeds, crawl_id: str | None, resume: str | None, given:
         raise UsageError("--id and --resume cannot be combined", "pass one of them")
     changed = {name: value for name, value in given.items() if name in CHANGES}
     if ignored := [name for name in given if name not in CHANGES]:
-        note(f"A resumed crawl keeps these options; ignored: {names_of(ignored)}")
-    change = CrawlChange.read(changed, strict=False, called=changed_flag_of) if changed else None
+        note(f"A resumed crawl keeps these options; ignored: {', '.join(map(flag_of, ignored))}")
+    change = CrawlChange.read(changed, strict=False, called=flag_of) if changed else None
     return CrawlRequest(resume=read_id(resume, "--resume"), change=change)
 
 
@@ -168,16 +167,17 @@ async def _crawl(
     flags: dict[str, str | None],
     outputs: Outputs,
     chosen: tuple[Sequence[str] | None, str | None],
-    words: Sequence[str],
+    again: Sequence[str],
     display: Display,
 ) -> int:
+    """Run or resume a crawl. `again`: the flags of its outputs, for the command that resumes it."""
     settings = load(flags).settings
     if request.config is not None:
         outputs.check(may_overwrite())
     async with opened(settings, quiet(settings)) as app:
         if request.more is not None and not display.quiet:
             note("Adding the seeds of the file.")
-        crawl = await found(request, app)
+        crawl = await request.find(app)
         if request.config is None:
             outputs.fit(table_of(crawl.config, *chosen))
             outputs.check(may_overwrite())
@@ -185,36 +185,10 @@ async def _crawl(
             note(first_line(crawl, request.config, settings))
         outputs.check_bodies(crawl.id, crawl.config.keep_bodies)
         outputs.check_links(crawl.id, crawl.config.links)
-        store = flags["DATABASE_URL"]
-        command = CrawlCommand(
-            app,
-            crawl,
-            outputs,
-            how_to_go_on=_how_to_go_on(crawl.id, store, words),
-            store=store,
-            display=display,
-        )
+        target = ApiTarget(flags["DATABASE_URL"])
+        how_to_go_on = f"{target.command('crawl', '--resume', crawl.id)} {shlex.join(again)}".rstrip()
+        command = CrawlCommand(app, crawl, outputs, how_to_go_on=how_to_go_on, target=target, display=display)
         return await command.run()
-
-
-def _words(output: Sequence[str], links: Sequence[str], fields: str | None, explode: str | None) -> list[str]:
-    """Return the flags of the outputs as they were given."""
-    given = [("--output", name) for name in output] + [("--links", name) for name in links]
-    given += [(flag, value) for flag, value in (("--fields", fields), ("--explode", explode)) if value is not None]
-    return [word for pair in given for word in pair]
-
-
-async def found(request: CrawlRequest, app: App) -> Crawl:
-    """Return the crawl that was asked for; an error names the flag that is wrong."""
-    try:
-        return await request.find(app)
-    except InvalidInput as error:
-        raise error.called(flag_of) from None
-
-
-def _how_to_go_on(crawl_id: str, store: str | None, outputs: Sequence[str]) -> str:
-    words = ["shoal", "crawl", "--resume", crawl_id, *(["--store", store] if store else [])]
-    return shlex.join([*words, *outputs])
 
 
 DOUBTFUL: dict[str, tuple[str, Callable[[Page], bool]]] = {
@@ -269,14 +243,14 @@ class CrawlCommand:
         outputs: Outputs,
         *,
         how_to_go_on: str,
-        store: str | None,
+        target: ApiTarget,
         display: Display,
     ) -> None:
         self._app = app
         self._crawl = crawl
         self._outputs = outputs
         self._how_to_go_on = how_to_go_on
-        self._target = ApiTarget(store)
+        self._target = target
         self._display = display
         self._to_stdout = display.summary_form != "aside" and not outputs.to_stdout  # where the summary goes
         self._screen: Screen | None = None
@@ -357,29 +331,26 @@ class CrawlCommand:
             assert self._main is not None
             self._main.cancel()
         elif self._pausing is None:
-            self._say("Pausing; press Ctrl-C again to exit at once.")
+            note("Pausing; press Ctrl-C again to exit immediately.")
             self._pausing = asyncio.create_task(self._pause(self._local_crawl))
 
     async def _pause(self, local_crawl: LocalCrawl) -> None:
         try:
             await local_crawl.pause("interrupted")
         except (BackendUnavailable, LeaseLost) as error:
-            self._say(f"{error.message} Press Ctrl-C again to exit at once.")
+            note(f"{error.message} Press Ctrl-C again to exit immediately.")
 
     def _end_at_once(self) -> None:
-        """Exit now, without a commit or clean-up. The store tolerates that, and the crawl can be resumed at once."""
+        """Exit now, without a commit or clean-up. The crawl can be resumed immediately."""
         if self._screen is not None:
             self._screen.close()
-        note(f"Exited at once; resume with `{self._how_to_go_on}`.")
+        note(f"Exited without pausing; resume with `{self._how_to_go_on}`.")
         os._exit(AT_ONCE)
-
-    def _say(self, text: str) -> None:
-        (self._screen.say if self._screen is not None else note)(text)
 
     async def _tell(self, left_for: str | None = None) -> CrawlStatus:
         status = await self._app.crawls.get(self._crawl.id)
         if left_for is not None and status.crawl.state in WALKED:
-            # The store could not be updated: the crawl has no walker any more, and can be resumed at once.
+            # The store could not be updated: the crawl has no walker any more, and can be resumed immediately.
             status = replace(status, crawl=replace(status.crawl, state=CrawlState.PAUSED, state_reason=left_for))
         totals = summary(status, self._app.clock.monotonic() - self._began, self._target)
         totals |= self._rendering.told(is_rendering=self._crawl.config.render != "never")

@@ -6,20 +6,20 @@ from typing import Any
 
 import click
 
-from shoal.base.errors import InvalidInput, NotFound, UsageError
+from shoal.base.errors import NotFound, UsageError
 from shoal.base.text import plural, visible
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
 from shoal.cli.completion import id_argument
 from shoal.cli.crawls_files import diff, dump, export, load
 from shoal.cli.crawls_follow import at_its_end, logs, wait, watch
 from shoal.cli.options import (
+    ADDED,
     SECTIONS,
     add_flags,
-    added_flag_of,
-    added_values,
     change_flags,
-    changed_flag_of,
     changed_values,
+    flag_of,
+    given_values,
     wait_option,
 )
 from shoal.cli.output import (
@@ -85,14 +85,10 @@ def add(
         raise UsageError("No URL given", "give at least one URL to start from, or --seeds FILE")
     if hold and wait_seconds:
         raise UsageError("--hold and --wait cannot be combined", "leave one of them out")
-    given = added_values(options)
-    wanted = read_config({"seeds": [seed.url for seed in seeds.first], **given}, added_flag_of).plain()
+    given = given_values(options, ADDED)
+    wanted = read_config({"seeds": [seed.url for seed in seeds.first], **given}, flag_of).plain()
     body = {name: wanted[name] for name in ("seeds", *given)} | ({"start": False} if hold or seeds.has_more else {})
-
-    try:
-        crawl = run_on(target, lambda api: _created(api, body, seeds, hold=hold), existing=False)
-    except InvalidInput as error:
-        raise error.called(added_flag_of) from None
+    crawl = run_on(target, lambda api: _created(api, body, seeds, hold=hold), existing=False)
     if wait_seconds:
         note(f"{crawl['id']} is {crawl['state']}.")
         return at_its_end(target, crawl["id"], as_json, wait_seconds)
@@ -232,7 +228,7 @@ def retry(crawl_id: str, every: bool, target: ApiTarget, as_json: bool, **which:
 @api_options
 def set_options(crawl_id: str, target: ApiTarget, as_json: bool, **options: Any) -> None:
     """Change limits, filters or rate of a crawl that has not ended. `none` removes a limit or a filter."""
-    change = CrawlChange.read(changed_values(options), strict=False, called=changed_flag_of)
+    change = CrawlChange.read(changed_values(options), strict=False, called=flag_of)
     crawl = run_on(target, lambda api: api.patch(at(CRAWL, crawl_id), change.plain()))
     print_answer(crawl, f"Changed the options of {crawl['id']}; it is {crawl['state']}.", as_json=as_json)
 

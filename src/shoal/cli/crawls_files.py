@@ -16,7 +16,7 @@ from shoal.base.database import Tx
 from shoal.base.errors import InvalidInput, UsageError
 from shoal.base.settings import Settings
 from shoal.base.text import plural, shorten
-from shoal.cli.api_client import PAGE, ApiClient, ApiTarget, at, run_on, settings_of_store
+from shoal.cli.api_client import PAGE, ApiClient, ApiTarget, at, run_on, settings_of_store, store_option
 from shoal.cli.completion import id_argument
 from shoal.cli.options import LINKS_HELP, OUTPUT_HELP, may_overwrite, table_flags
 from shoal.cli.output import api_options, json_option, print_json, print_line, print_rows, print_table, summary
@@ -152,8 +152,6 @@ STANDARD = "-"
 NEXT = {CrawlState.PAUSED: "resume", CrawlState.PENDING: "start", CrawlState.FAILED: "retry"}
 """The command that continues a loaded crawl, by its state; crawls in other states have ended."""
 
-_store = click.option("--store", metavar="URL", help="Use this store; overrides DATABASE_URL.")
-
 
 @click.command(cls=Command, epilog="Example: shoal crawls dump ID --output crawl.jsonl.gz")
 @id_argument("crawl_id")
@@ -169,7 +167,7 @@ _store = click.option("--store", metavar="URL", help="Use this store; overrides 
     is_flag=True,
     help="Include header values, cookies and proxy passwords. Required to continue a crawl that uses any.",
 )
-@_store
+@store_option
 @json_option
 def dump(crawl_id: str, output: str, with_secrets: bool, store: str | None, as_json: bool) -> None:
     """Dump a crawl, to load it into another store. Writes its options, frontier and pages as JSON lines, without
@@ -209,7 +207,7 @@ async def _dump(settings: Settings, crawl_id: str, file: "DumpFile | DumpToStdou
     is_flag=True,
     help="Allow the crawl to request its seeds at private addresses from this machine.",
 )
-@_store
+@store_option
 @json_option
 def load(file: str, crawl_id: str | None, allow_private_seeds: bool, store: str | None, as_json: bool) -> None:
     """Load a crawl that `shoal crawls dump` wrote. FILE may be compressed with gzip; the default is - (standard
@@ -299,7 +297,10 @@ def export(
     order = _Export(crawl_id, Outputs(output, links), ExportFilter(status), read_fields(fields), explode)
     settings = target.settings()
     if target.is_remote(settings):
-        _check_records(order.outputs)
+        if order.outputs.from_bodies:
+            problem = f"{order.outputs.from_bodies[0]!r} is written from stored bodies, which a server does not send"
+            fix = "use .jsonl, .json, .csv, .parquet or -, or use the store directly with --store"
+            raise InvalidInput("--output", problem, fix)
         pages, linked = run_on(target, lambda api: _from_server(api, order))
     else:
         pages, linked = asyncio.run(_from_store(settings, order))
@@ -390,7 +391,10 @@ async def _links(api: ApiClient, crawl_id: str, wanted: ExportFilter) -> AsyncIt
 async def _pages(api: ApiClient, crawl_id: str, wanted: ExportFilter) -> AsyncIterator[list[Page]]:
     """Yield the pages as the server lists them. A page fetched again meanwhile is listed twice; only the
     first is used."""
-    path, query = at(f"{CRAWL}/pages", crawl_id), _query(wanted)
+    path, query = at(f"{CRAWL}/pages", crawl_id), {}
+    if len(wanted.words) == 1:  # the API takes only one; several are applied here to all pages
+        [word] = wanted.words
+        query = {"error": ANY_ERROR} if word == ERROR else {"status": word}
     known: set[bytes] = set()  # 128-bit hashes: a million URLs would take a hundred megabytes
     more: str | None = None
     while True:
@@ -402,20 +406,3 @@ async def _pages(api: ApiClient, crawl_id: str, wanted: ExportFilter) -> AsyncIt
         more = listed["next"]
         if more is None or len(pages) < PAGE:
             return
-
-
-def _query(wanted: ExportFilter) -> dict[str, str]:
-    """Return the server-side filter. The API takes only one, so several are applied here to all pages."""
-    match list(wanted.words):
-        case [word]:
-            return {"error": ANY_ERROR} if word == ERROR else {"status": word}
-        case _:
-            return {}
-
-
-def _check_records(outputs: Outputs) -> None:
-    if outputs.from_bodies:
-        problem = f"{outputs.from_bodies[0]!r} is written from stored bodies, which a server does not send"
-        raise InvalidInput(
-            "--output", problem, "use .jsonl, .json, .csv, .parquet or -, or use the store directly with --store"
-        )

@@ -53,6 +53,7 @@ STILL = TERMINAL | {CrawlState.PAUSED}  # nothing happens any more without a use
     type=click.IntRange(1, MOST_AT_ONCE),
     default=200,
     show_default=True,
+    metavar="N",
     help="Show the last N entries.",
 )
 @with_api_target

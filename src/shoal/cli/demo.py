@@ -29,6 +29,7 @@ from shoal.base.text import plural
 from shoal.cli.demo_server import DemoRequest, DemoResponse, DemoServer
 from shoal.cli.demo_site import NAME, TANK_LIST, TANKS, DemoSite
 from shoal.cli.output import in_bytes, in_time, print_answer, print_json, summary
+from shoal.cli.root import Command
 from shoal.crawl import journal_messages as messages
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
@@ -64,6 +65,14 @@ SETTINGS: Final = {
     "GRPC_ANALYZER_ADDR": "",
     "GRPC_HEARTBEAT_INTERVAL": "2s",
 }
+WORKER: Final = """\
+import sys
+from shoal.work.child_loop import die_with_parent
+die_with_parent(int(sys.argv[1]))
+from shoal.cli.main import main
+sys.exit(main(["worker"]))
+"""
+"""The program of a worker of the fleet, which ends with the demo even if that is killed."""
 GATE: Final = {
     "rules": [
         {"metric": "broken_links", "op": "<=", "threshold": 0},
@@ -85,7 +94,7 @@ class DemoOptions:
     as_json: bool
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--open", "opens", is_flag=True, help="Open the console in a browser.")
 @click.option(
     "--fleet",
@@ -178,7 +187,7 @@ async def _fleet(count: int, flags: Mapping[str, str]) -> AsyncIterator[None]:
     try:
         for number in range(1, count + 1):
             environment = {**os.environ, **flags, "GRPC_NODE_ID": f"demo-{number}"}
-            words = (sys.executable, "-P", "-m", "shoal", "worker")
+            words = (sys.executable, "-P", "-c", WORKER, str(os.getpid()))
             workers.append(await asyncio.create_subprocess_exec(*words, env=environment, start_new_session=True))
         yield
     finally:

@@ -51,7 +51,15 @@ def list_events(limit: int, cursor: str | None, target: ApiTarget, as_json: bool
 
 
 @events.command(epilog="Example: shoal events follow --json | jq .type")
-@click.option("-n", "--lines", type=click.IntRange(0, MOST), default=10, show_default=True, help="Begin N events ago.")
+@click.option(
+    "-n",
+    "--lines",
+    type=click.IntRange(0, MOST),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Begin N events ago.",
+)
 @cursor_option
 @with_api_target
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
@@ -77,7 +85,9 @@ def follow(lines: int, cursor: str | None, target: ApiTarget, as_json: bool) -> 
 
 
 @click.command(cls=Command, epilog="Example: shoal stats --hours 72 --kind page")
-@click.option("--hours", type=click.IntRange(1, 720), default=24, show_default=True, help="Show this many hours.")
+@click.option(
+    "--hours", type=click.IntRange(1, 720), default=24, show_default=True, metavar="N", help="Show the last N hours."
+)
 @click.option("--kind", type=click.Choice(["page", "crawl", "analysis"]), help="Show only this kind of jobs per hour.")
 @api_options
 def stats(hours: int, kind: str | None, target: ApiTarget, as_json: bool) -> None:

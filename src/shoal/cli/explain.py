@@ -14,7 +14,7 @@ from shoal.base.text import redact_url, shorten
 from shoal.base.url import Url, UrlRefusal, canonical, origin
 from shoal.cli.api_client import ApiTarget, at, run_on
 from shoal.cli.completion import id_argument
-from shoal.cli.output import api_options, facts_of, json_option, print_json, print_object, print_rows
+from shoal.cli.output import add_show, api_options, facts_of, json_option, print_json, print_object, print_rows
 from shoal.cli.root import CommandGroup
 from shoal.crawl.scope import SEED_FIX
 from shoal.egress import AddressRule, Egress, Limits, endpoint
@@ -39,24 +39,6 @@ def url(crawl_id: str, url: str, target: ApiTarget, as_json: bool) -> None:
     print_object(answer, as_json=as_json, rows=_rows_of("url"))
 
 
-@explain.command()
-@id_argument("job_id")
-@api_options
-def job(job_id: str, target: ApiTarget, as_json: bool) -> None:
-    """Explain why a job waits, who runs it, or why it ended."""
-    answer = run_on(target, lambda api: api.get(at("/api/v1/jobs/{}/explain", job_id)))
-    print_object(answer, as_json=as_json, rows=_rows_of("job_id"))
-
-
-@explain.command()
-@id_argument("node_id")
-@api_options
-def node(node_id: str, target: ApiTarget, as_json: bool) -> None:
-    """Explain why a node gets jobs, or why it gets none."""
-    answer = run_on(target, lambda api: api.get(at("/api/v1/nodes/{}/explain", node_id)))
-    print_object(answer, as_json=as_json, rows=_rows_of("node_id"))
-
-
 def _rows_of(subject: str) -> Callable[[dict[str, Any]], list[tuple[str, str]]]:
     """Return how an explanation is shown; `subject`: the field that names what is explained."""
 
@@ -69,6 +51,13 @@ def _rows_of(subject: str) -> Callable[[dict[str, Any]], list[tuple[str, str]]]:
 
     return rows
 
+
+for _name, _about in {
+    "job": "Explain why a job waits, who runs it, or why it ended.",
+    "node": "Explain why a node gets jobs, or why it gets none.",
+}.items():
+    _id = f"{_name}_id"
+    add_show(explain, f"/api/v1/{_name}s/{{}}/explain", id_argument(_id), _about, _rows_of(_id), _name)
 
 DENIED = 1
 MOST_SITEMAPS_SHOWN = 10
@@ -94,6 +83,7 @@ class RobotsResult:
 
     @property
     def sentence(self) -> str:
+        group = "all agents" if self.rules.group == ANYBODY else f"`{self.rules.group}`"
         match self.reason:
             case "unreachable":
                 return f"The host's robots.txt could not be fetched, so no URL is allowed. {self.rules.why_none}"
@@ -102,14 +92,10 @@ class RobotsResult:
             case "no_group":
                 return "The host's robots.txt has no group for this user agent."
             case "no_rule":
-                return f"No rule of the group for {self.group} matches the URL."
+                return f"No rule of the group for {group} matches the URL."
             case _:
                 assert self.decision.rule is not None
-                return f"Line {self.decision.rule.line}, in the group for {self.group}, decides."
-
-    @property
-    def group(self) -> str:
-        return "all agents" if self.rules.group == ANYBODY else f"`{self.rules.group}`"
+                return f"Line {self.decision.rule.line}, in the group for {group}, decides."
 
 
 @click.group(cls=CommandGroup)
@@ -159,18 +145,15 @@ async def _test(settings: Settings, url: Url, agent: str, *, stored: bool) -> Ro
     rule = AddressRule(allow=settings.egress.allow_networks, named=frozenset({endpoint(url)}))
     egress = Egress(rule, Limits.of(settings.egress))
     try:
-        rules = await (_kept_rules if stored else _asked_rules)(settings, egress, url, agent)
+        rules = await _rules_of(settings, egress, url, agent, stored=stored)
     finally:
         egress.close()
     return RobotsResult(url, agent, rules, rules.decide(url))
 
 
-async def _asked_rules(settings: Settings, egress: Egress, url: Url, agent: str) -> Rules:
-    record = await fetch_robots(egress, origin(url), agent)
-    return Rules(record, agent, settings.hosts.longest_crawl_delay)
-
-
-async def _kept_rules(settings: Settings, egress: Egress, url: Url, agent: str) -> Rules:
+async def _rules_of(settings: Settings, egress: Egress, url: Url, agent: str, *, stored: bool) -> Rules:
+    if not stored:
+        return Rules(await fetch_robots(egress, origin(url), agent), agent, settings.hosts.longest_crawl_delay)
     from shoal.app import opened
 
     async with opened(settings, existing=True) as app:

@@ -16,7 +16,7 @@ import uvloop
 
 from shoal.base.errors import BodyNotKept, InvalidInput, NothingCrawled, UsageError
 from shoal.base.text import clean
-from shoal.cli.options import fetch_flags, flag_of, given_values, may_overwrite
+from shoal.cli.options import fetch_flags, given_values, may_overwrite
 from shoal.cli.output import json_option
 from shoal.cli.root import Command
 from shoal.cli.seeds import Seeds
@@ -65,7 +65,7 @@ def fetch(url: str, form: FetchFormat, output: str, store: str | None, as_json: 
     if form == "screenshot" and given.get("render") == "never":
         raise InvalidInput("--render", "is never, but only a browser takes a picture", "leave it out")
     file = _file(output, form)
-    page = uvloop.run(_fetch(_single(url), store, form == "screenshot", given))
+    page = uvloop.run(fetch_page(_single(url), store=store, screenshot=form == "screenshot", **given))
     if page.status is None and form != "json":
         raise NothingCrawled(None, _problem(page))
     content = _content(page, form)
@@ -80,13 +80,6 @@ def _single(text: str) -> str:
     if seeds.count != 1:
         raise UsageError("Only one page can be fetched", "crawl a list with `shoal crawl --depth 0 --seeds FILE`")
     return seeds.first[0].url
-
-
-async def _fetch(url: str, store: str | None, screenshot: bool, options: dict[str, Any]) -> Page:
-    try:
-        return await fetch_page(url, store=store, screenshot=screenshot, **options)
-    except InvalidInput as error:
-        raise error.called(lambda field: "URL" if field == "url" else flag_of(field)) from None
 
 
 def _file(name: str, form: FetchFormat) -> PartFile | Stdout:
@@ -106,23 +99,16 @@ def _file(name: str, form: FetchFormat) -> PartFile | Stdout:
 
 def _content(page: Page, form: FetchFormat) -> bytes:
     if form == "json":
-        return _lines([page.record()])
+        return b"".join(JsonLines().rows([page.record()]))
     if form == "screenshot":
         if page.screenshot is None:
             fix = f"pass --render always, or check its type ({page.content_type}) and its error"
             raise BodyNotKept(page.url, "it was not rendered", fix)
         return page.screenshot
-    return _written(content_as(form, page.content, page.record()))
-
-
-def _written(content: Any) -> bytes:
+    content = content_as(form, page.content, page.record())
     if isinstance(content, str):
         return f"{content.rstrip()}\n".encode("utf-8", "replace") if content else b""
-    return _lines(content)
-
-
-def _lines(values: list[Any]) -> bytes:
-    return b"".join(JsonLines().rows(values))
+    return b"".join(JsonLines().rows(content))
 
 
 def _tell(page: Page, *, is_empty: bool) -> int:
@@ -160,7 +146,7 @@ def shell(url: str, store: str | None, **options: Any) -> None:
     with _LoopThread() as loop:
 
         def fetch(url: str, **more: Any) -> Page:
-            return loop.run(_fetch(_single(url), store, bool(more.pop("screenshot", False)), given | more))
+            return loop.run(fetch_page(_single(url), store=store, **given | more))
 
         page = fetch(first)
         _prompt({"page": page, "fetch": fetch}, clean(f"`page` is {page!r}: {PARTS}", LONGEST_BANNER))

@@ -9,13 +9,13 @@ from shoal.audit.gate import GateRule, parse_gate
 from shoal.cli.api_client import ApiTarget, at, run_on
 from shoal.cli.completion import complete_id
 from shoal.cli.options import read_file
-from shoal.cli.output import Columns, api_options, facts_of, print_answer, print_list, print_object
+from shoal.cli.output import Columns, add_rm, add_show, api_options, facts_of, print_answer, print_list
 from shoal.cli.root import CommandGroup
 
 GATES = "/api/v1/gates"
 GATE = f"{GATES}/{{}}"
 
-_name = click.argument("gate", metavar="NAME", shell_complete=complete_id)
+_name = click.argument("name", metavar="NAME", shell_complete=complete_id)
 
 
 @click.group(cls=CommandGroup)
@@ -31,32 +31,15 @@ def list_gates(target: ApiTarget, as_json: bool) -> None:
     print_list(items, None, LISTED, as_json=as_json, empty="No gates.")
 
 
-@gates.command()
-@_name
-@api_options
-def show(gate: str, target: ApiTarget, as_json: bool) -> None:
-    """Show the rules of a gate."""
-    print_object(run_on(target, lambda api: api.get(at(GATE, gate))), as_json=as_json, rows=_rows)
-
-
 @gates.command("set", epilog="Example: shoal gates set release gate.toml")
 @_name
 @click.argument("file", metavar="FILE")
 @api_options
-def set_gate(gate: str, file: str, target: ApiTarget, as_json: bool) -> None:
+def set_gate(name: str, file: str, target: ApiTarget, as_json: bool) -> None:
     """Create a gate from a TOML or JSON file, or replace it. Analyses that exist keep the rules that they had."""
     rules = parse_gate(read_file(file, "the rules of a gate").decode("utf-8", "replace"), Path(file).name)
-    stored = run_on(target, lambda api: api.put(at(GATE, gate), rules.plain()), existing=False)
+    stored = run_on(target, lambda api: api.put(at(GATE, name), rules.plain()), existing=False)
     print_answer(stored, f"Stored {stored['name']}.", as_json=as_json)
-
-
-@gates.command()
-@_name
-@api_options
-def rm(gate: str, target: ApiTarget, as_json: bool) -> None:
-    """Remove a gate. Crawls that name it get an inconclusive verdict."""
-    run_on(target, lambda api: api.delete(at(GATE, gate)))
-    print_answer({"name": gate, "removed": True}, f"Removed {gate}.", as_json=as_json)
 
 
 def _condition(rule: dict[str, Any]) -> str:
@@ -67,6 +50,10 @@ def _condition(rule: dict[str, Any]) -> str:
 
 def _rows(gate: dict[str, Any]) -> list[tuple[str, str]]:
     return facts_of(gate, without=("rules",)) + [("Rule", _condition(rule)) for rule in gate["rules"]]
+
+
+add_show(gates, GATE, _name, "Show the rules of a gate.", _rows)
+add_rm(gates, GATE, _name, "Remove a gate. Crawls that name it get an inconclusive verdict.")
 
 
 LISTED: Columns = {

@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from shoal.base.clock import SystemClock
-from shoal.base.errors import InvalidInput, ShoalError, UsageError, WaitTimedOut
+from shoal.base.errors import InvalidInput, UsageError, WaitTimedOut
 from shoal.base.text import plural
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on
 from shoal.cli.completion import id_argument
-from shoal.cli.options import DURATION, js_flag, read_header, read_label, read_rules_file, wait_option, with_urls_named
+from shoal.cli.options import ADDED, DURATION, js_flag, read_rules_file, wait_option, with_urls_named
 from shoal.cli.output import (
     Columns,
     api_options,
@@ -24,7 +24,7 @@ from shoal.cli.output import (
     state_option,
 )
 from shoal.cli.root import Command
-from shoal.cli.seeds import FORMAT_HELP, Seed, Seeds, batches
+from shoal.cli.seeds import FORMAT_HELP, Seeds, batches
 from shoal.observe.logs import note
 from shoal.page_jobs.spec import MOST_URLS, GroupState
 
@@ -34,20 +34,14 @@ LOOK_AGAIN = 0.5  # seconds
 QUIET_SECONDS = 3.0  # without a job that started, before we say why
 MOST = 100_000  # results per call
 FLAGS = {
-    "rule_set": "--rules",
     "crawl_config.headers": "--header",
     "crawl_config.proxy": "--proxy",
     "crawl_config.timeout_hint": "--timeout",
-    "group": "--group",
-    "priority": "--priority",
-    "max_retry": "--retries",
-    "project": "--project",
-    "labels": "--label",
 }
 
 
-@click.command(cls=Command, epilog="Example: shoal jobs add --file urls.txt --rules shop.toml --wait")
-@click.argument("urls", metavar="URL…", nargs=-1)
+@click.command(cls=Command, epilog="Example: shoal jobs add --seeds urls.txt --rules shop.toml --wait")
+@click.argument("urls", nargs=-1, metavar="URL...")
 @click.option(
     "--seeds",
     "--file",
@@ -55,21 +49,21 @@ FLAGS = {
     metavar="FILE",
     help=f"Read URLs from this file: {FORMAT_HELP}. More than 10,000 become several groups.",
 )
-@click.option("--rules", metavar="FILE", help="Rule set with the data to extract from each page.")
+@click.option("--rules", "rule_set", metavar="FILE", help="Rule set with the data to extract from each page.")
 @click.option("--header", "headers", multiple=True, metavar="H", help="Send this header, as NAME: VALUE. Repeatable.")
 @click.option(
     "--render",
     type=click.Choice(["never", "always"]),
     default="never",
     show_default=True,
-    help="Whether to render the pages in a browser; the jobs then wait for a worker that has one.",
+    help="Whether to render the pages in a browser. With `always`, only workers that have a browser take the jobs.",
 )
 @js_flag
 @click.option("--proxy", metavar="LABEL", help="Use this proxy, by its label in SHOAL_PROXIES.")
 @click.option("--timeout", type=DURATION, metavar="D", help="Timeout per request, such as 10s or 1.5m.")
 @click.option("--group", metavar="ID", help="Id of the job group.  [default: generated]")
 @click.option("--priority", type=int, metavar="N", help="Priority from 0 to 100; higher runs first.  [default: 50]")
-@click.option("--retries", type=int, metavar="N", help="Retry a failed page up to N times.")
+@click.option("--retries", "max_retry", type=int, metavar="N", help="Retry a failed page up to N times.")
 @click.option("--project", metavar="NAME", help="Project that the group belongs to.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Add this label. Repeatable.")
 @wait_option(
@@ -123,7 +117,8 @@ async def _created(
         try:
             group = await api.post(JOBS, body)
         except InvalidInput as error:
-            raise _named(error, part) from None
+            named = error.called(lambda field: FLAGS.get(field, field))
+            raise with_urls_named(named, "urls", [seed.place or seed.url for seed in part]) from None
         if is_told:
             note(f"Created {plural(group['total'], 'job')} in {group['id']}.")
         yield group
@@ -142,17 +137,7 @@ def results(group_id: str, limit: int, cursor: str | None, target: ApiTarget, as
         if group_id.startswith("job_"):
             page = await api.get(at(f"{JOBS}/{{}}/results", group_id))
             return page["items"][:limit], None
-        items: list[Any] = []
-        after = cursor
-        while len(items) < limit:
-            page = await api.get(
-                at(f"{GROUPS}/{{}}/results", group_id), limit=min(200, limit - len(items)), cursor=after
-            )
-            items += page["items"]
-            after = page["next"]
-            if after is None or not page["items"]:
-                break
-        return items, after
+        return await api.list(at(f"{GROUPS}/{{}}/results", group_id), limit, cursor=cursor)
 
     items, more = run_on(target, look)
     if as_json:
@@ -213,43 +198,20 @@ async def _explain_wait(api: ApiClient, group_id: str) -> None:
 
 
 def _request_body(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of the request. Those of the `crawl_config` have flags with other names, see `FLAGS`."""
     config = {
-        "js_required": options["render"] == "always" or None,
-        "timeout_hint": options["timeout"],
-        "proxy": options["proxy"],
+        "js_required": options.pop("render") == "always",
+        "timeout_hint": options.pop("timeout"),
+        "proxy": options.pop("proxy"),
+        "headers": dict(map(ADDED["headers"].read_text, options.pop("headers"))),
     }
-    config["headers"] = dict(_header(text) for text in options["headers"]) or None
-    body = {
-        "crawl_config": {name: value for name, value in config.items() if value is not None} or None,
-        "rule_set": None if options["rules"] is None else read_rules_file(options["rules"]),
-        "group": options["group"],
-        "priority": options["priority"],
-        "max_retry": options["retries"],
-        "project": options["project"],
-        "labels": dict(_label(text) for text in options["labels"]) or None,
+    rules, labels = options.pop("rule_set"), options.pop("labels")
+    body = options | {
+        "crawl_config": {name: value for name, value in config.items() if value},
+        "rule_set": None if rules is None else read_rules_file(rules),
+        "labels": dict(map(ADDED["labels"].read_text, labels)),
     }
-    return {name: value for name, value in body.items() if value is not None}
-
-
-def _header(text: str) -> tuple[str, str]:
-    try:
-        return read_header(text)
-    except ValueError:
-        raise InvalidInput("--header", "is not a header", "write it as NAME: VALUE") from None
-
-
-def _label(text: str) -> tuple[str, str]:
-    try:
-        return read_label(text)
-    except ValueError as error:
-        raise InvalidInput("--label", f"{text!r} {error}", "write it as name=value") from None
-
-
-def _named(error: InvalidInput, given: list[Seed]) -> ShoalError:
-    """Return the error in the words of the command line: its flags, URLs, and lines of the file."""
-    if str(error.facts.get("field", "")).startswith("urls["):
-        return with_urls_named(error, "urls", [seed.place or seed.url for seed in given])
-    return error.called(lambda field: FLAGS.get(field, field))
+    return {name: value for name, value in body.items() if value not in (None, {})}
 
 
 def _counts(group: dict[str, Any]) -> str:

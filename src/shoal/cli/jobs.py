@@ -13,13 +13,13 @@ from shoal.cli.completion import id_argument
 from shoal.cli.options import DURATION
 from shoal.cli.output import (
     Columns,
+    add_show,
     api_options,
     cursor_option,
     facts_of,
     limit_option,
     print_answer,
     print_list,
-    print_object,
     state_option,
     to_the_second,
 )
@@ -62,17 +62,12 @@ def list_jobs(limit: int, cursor: str | None, dead: bool, target: ApiTarget, as_
     print_list(items, more, LISTED, as_json=as_json, empty="No such jobs.", hint=hint)
 
 
-@jobs.command()
-@id_argument("job_id")
-@api_options
-def show(job_id: str, target: ApiTarget, as_json: bool) -> None:
-    """Show a job and the history of its leases."""
-    print_object(run_on(target, lambda api: api.get(at(f"{JOBS}/{{}}", job_id))), as_json=as_json, rows=_rows)
-
-
 def _rows(job: dict[str, Any]) -> list[tuple[str, str]]:
     grants = [("Grant", _grant(grant)) for grant in job.pop("history")]
     return facts_of(job | {"state_reason": reason_text(job["state_reason"])}) + grants
+
+
+add_show(jobs, f"{JOBS}/{{}}", id_argument("job_id"), "Show a job and the history of its leases.", _rows)
 
 
 @jobs.command(epilog="Example: shoal jobs retry --dead --kind page")
@@ -92,7 +87,8 @@ def retry(
     as_json: bool,
 ) -> None:
     """Retry a dead letter, or all that match. The attempt count starts at zero."""
-    _check_choice(job_id, dead)
+    if (job_id is not None) == dead:
+        raise UsageError("retry needs either a job id or --dead", "pass one of them")
     if job_id is not None:
         _move(target, job_id, "retry", as_json)
         return
@@ -158,7 +154,7 @@ def list_quotas(target: ApiTarget, as_json: bool) -> None:
     """List quotas with the number of running and parked jobs."""
     items, more = run_on(target, lambda api: api.list(QUOTAS, MOST))
     columns: Columns = {"scope": "scope", "limit": "limit", "run": "locked", "wait": "parked"}
-    print_list(items, more, columns, as_json=as_json, hint="Not all are shown.")
+    print_list(items, more, columns, as_json=as_json, empty="No quotas.", hint="Not all are shown.")
 
 
 @quota.command("rm")
@@ -168,11 +164,6 @@ def remove_quota(key: str, target: ApiTarget, as_json: bool) -> None:
     """Remove a quota."""
     run_on(target, lambda api: api.delete(at(f"{QUOTAS}/{{}}", key)))
     print_answer({"scope": key, "removed": True}, f"Removed the quota of {key}.", as_json=as_json)
-
-
-def _check_choice(job_id: str | None, dead: bool) -> None:
-    if (job_id is not None) == dead:
-        raise UsageError("retry needs either a job id or --dead", "pass one of them")
 
 
 def _given(**values: Any) -> dict[str, Any]:

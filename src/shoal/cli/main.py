@@ -18,8 +18,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"shoal {__version__}", flush=True)
             return 0
         if instruction := os.environ.get("_SHOAL_COMPLETE"):
-            return _completions(instruction)
-        return _command(words)
+            from shoal.cli.completion import complete
+
+            complete(instruction)
+            return 0
+        from shoal.cli.root import run
+
+        return run(words)
     except BrokenPipeError:
         return PIPE_CLOSED
     except OSError as error:
@@ -30,19 +35,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_unwritten()
 
 
-def _command(words: list[str]) -> int:
-    from shoal.cli.root import run
-
-    return run(words)
-
-
-def _completions(instruction: str) -> int:
-    from shoal.cli.completion import complete
-
-    complete(instruction)
-    return 0
-
-
 def _have_streams() -> None:
     """Replace closed standard streams, for which Python has None, so that other code need not check."""
     sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
@@ -51,7 +43,8 @@ def _have_streams() -> None:
 
 def _drop_unwritten() -> None:
     """Drop what could not be written, and has been reported: the interpreter would report it again at exit."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,7 +1,6 @@
 """`shoal nodes`: list the nodes of the fleet, show one, and give commands."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, TypeVar
@@ -16,13 +15,13 @@ from shoal.cli.completion import id_argument
 from shoal.cli.options import wait_option
 from shoal.cli.output import (
     Columns,
+    add_show,
     api_options,
     cursor_option,
     facts_of,
     limit_option,
     print_json,
     print_list,
-    print_object,
     print_table,
     state_option,
     to_the_second,
@@ -37,7 +36,6 @@ NODE = f"{NODES}/{{}}"
 MOST = 10_000  # per list
 POLL_SECONDS = 0.25
 
-_id = id_argument("node_id")
 _reason = click.option("--reason", metavar="TEXT", default="", help="Why, for logs and `shoal explain node`.")
 
 
@@ -58,14 +56,6 @@ def list_nodes(state: str | None, limit: int, cursor: str | None, target: ApiTar
     print_list(items, more, LISTED, as_json=as_json, empty=empty)
 
 
-@nodes.command()
-@_id
-@api_options
-def show(node_id: str, target: ApiTarget, as_json: bool) -> None:
-    """Show a node: its health, its work and its newest commands."""
-    print_object(run_on(target, lambda api: api.get(at(NODE, node_id))), as_json=as_json, rows=_rows)
-
-
 def _rows(node: dict[str, Any]) -> list[tuple[str, str]]:
     leases = [f"{one['job_id']} ({one['epoch']})" for one in node["held_leases"]]
     commands = [f"{one['command']} {one['state']} {to_the_second(one['created_at'])}" for one in node["commands"]]
@@ -74,19 +64,11 @@ def _rows(node: dict[str, Any]) -> list[tuple[str, str]]:
     return [*facts, ("Leases", ", ".join(leases)), ("Commands", ", ".join(commands))]
 
 
-@dataclass(frozen=True, slots=True)
-class CommandOptions:
-    """The node that a command is for (None: all nodes), how long to wait for the acknowledgement, and how to print
-    it."""
-
-    node_id: str | None
-    wait_seconds: float
-    target: ApiTarget
-    as_json: bool
+add_show(nodes, NODE, id_argument("node_id"), "Show a node: its health, its work and its newest commands.", _rows)
 
 
-def with_command_options(command: C) -> C:
-    """Add the argument and the flags of every command for nodes, which gets them as `options`."""
+def sent_to_nodes(command: C) -> C:
+    """Add the argument and the flags of every command for nodes, and send the request that the command returns."""
 
     @id_argument("node_id", "[ID]", required=False)
     @click.option("--all", "all_nodes", is_flag=True, help="Send it to every node that is not lost.")
@@ -100,79 +82,78 @@ def with_command_options(command: C) -> C:
     ) -> Any:
         if (node_id is None) != all_nodes:
             raise UsageError("Give either the id of a node or --all", "list the nodes with `shoal nodes ls`")
-        return command(options=CommandOptions(node_id, wait_seconds, target, as_json), **values)
+        return _send(command(**values), node_id, wait_seconds, target, as_json)
 
     return sent  # type: ignore[return-value]
 
 
 @nodes.command()
-@with_command_options
+@sent_to_nodes
 @_reason
-def pause(options: CommandOptions, reason: str) -> int:
-    """Lease nothing more on a node; the jobs it holds continue. The pause also applies after a
-    restart."""
-    return _send(options, {"command": "pause", "reason": reason})
+def pause(reason: str) -> dict[str, Any]:
+    """Lease nothing more on a node; the jobs it holds continue. The pause also applies after a restart."""
+    return {"command": "pause", "reason": reason}
 
 
 @nodes.command()
-@with_command_options
-def resume(options: CommandOptions) -> int:
+@sent_to_nodes
+def resume() -> dict[str, Any]:
     """Resume leasing jobs after a pause or a drain."""
-    return _send(options, {"command": "resume"})
+    return {"command": "resume"}
 
 
 @nodes.command()
-@with_command_options
+@sent_to_nodes
 @_reason
-def drain(options: CommandOptions, reason: str) -> int:
+def drain(reason: str) -> dict[str, Any]:
     """Return runs, finish page jobs, and lease nothing more. The drain also applies after a restart."""
-    return _send(options, {"command": "drain", "reason": reason})
+    return {"command": "drain", "reason": reason}
 
 
 @nodes.command("restart-browser")
-@with_command_options
+@sent_to_nodes
 @_reason
-def restart_browser(options: CommandOptions, reason: str) -> int:
+def restart_browser(reason: str) -> dict[str, Any]:
     """Requeue rendered pages, then restart the browsers."""
-    return _send(options, {"command": "restart_browser", "reason": reason})
+    return {"command": "restart_browser", "reason": reason}
 
 
 @nodes.command("set", epilog="Example: shoal nodes set crawler-1 --max-concurrency 4 --rate-limit 20")
-@with_command_options
+@sent_to_nodes
 @click.option("--max-concurrency", type=int, metavar="N", help="Run N crawls and analyses at the same time.")
 @click.option("--page-slots", type=int, metavar="N", help="Run N page jobs at the same time.")
 @click.option("--rate-limit", type=float, metavar="N", help="Fetch at most N pages per second.")
 @click.option("--no-rate-limit", "unlimited_rate", is_flag=True, help="Remove the rate limit.")
-def set_limits(options: CommandOptions, unlimited_rate: bool, **limits: float | None) -> int:
+def set_limits(unlimited_rate: bool, **limits: float | None) -> dict[str, Any]:
     """Change the limits of a node without a restart. They also apply after a restart."""
     body: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
     body |= {"unlimited_rate": True} if unlimited_rate else {}
     if not body:
         raise UsageError("Nothing to set", "give --max-concurrency, --page-slots, --rate-limit or --no-rate-limit")
-    return _send(options, {"command": "config_update", **body})
+    return {"command": "config_update", **body}
 
 
-def _send(options: CommandOptions, body: dict[str, Any]) -> int:
-    """Send a command, wait for its acknowledgement and print it; returns the exit code."""
+def _send(body: dict[str, Any], node_id: str | None, wait_seconds: float, target: ApiTarget, as_json: bool) -> int:
+    """Send a command to a node, or to all (None), wait for the acknowledgement and print it; return the exit code."""
 
     async def work(api: ApiClient) -> list[dict[str, Any]]:
-        if options.node_id is None:
+        if node_id is None:
             commands: list[dict[str, Any]] = (await api.post(f"{NODES}/commands", body))["items"]
         else:
-            commands = [await api.post(at(f"{NODE}/commands", options.node_id), body)]
-        return await _ended(api, commands, options.wait_seconds)
+            commands = [await api.post(at(f"{NODE}/commands", node_id), body)]
+        return await _ended(api, commands, wait_seconds)
 
-    commands = run_on(options.target, work)
+    commands = run_on(target, work)
     refused = [one for one in commands if one["state"] in ("failed", "unsupported")]
-    waiting = [one for one in commands if one["state"] not in COMMANDS_ENDED] if options.wait_seconds else []
-    if options.as_json:
-        print_json({"items": commands} if options.node_id is None else commands[0])
+    waiting = [one for one in commands if one["state"] not in COMMANDS_ENDED] if wait_seconds else []
+    if as_json:
+        print_json({"items": commands} if node_id is None else commands[0])
     else:
-        print_table(["node", "command", "state", "detail"], [_told(one) for one in commands])
+        print_table(["node", "command", "state", "detail"], [_told(one) for one in commands], "No nodes.")
         if refused:
             note(f"{plural(len(refused), 'node')} did not apply the command.")
         if waiting:
-            silent, seconds = plural(len(waiting), "node"), options.wait_seconds
+            silent, seconds = plural(len(waiting), "node"), wait_seconds
             note(f"{silent} did not acknowledge it within {seconds:g} s; it stays pending.")
     if refused:
         return 1

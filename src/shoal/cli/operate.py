@@ -11,10 +11,9 @@ from shoal.app import database_of, wanted_version
 from shoal.base.clock import SystemClock
 from shoal.base.settings_loader import load
 from shoal.base.text import LONGEST, shorten
+from shoal.cli.api_client import store_option
 from shoal.cli.output import json_option, print_json, print_table
 from shoal.cli.root import Command, CommandGroup
-
-store_option = click.option("--store", metavar="URL", help="Use this store; overrides DATABASE_URL.")
 
 
 @click.command(cls=Command)
@@ -24,6 +23,7 @@ store_option = click.option("--store", metavar="URL", help="Use this store; over
     type=click.IntRange(0, 64),
     default=0,
     show_default=True,
+    metavar="N",
     help="Number of workers to run in this process.",
 )
 @store_option
@@ -45,7 +45,7 @@ def serve(listen: str | None, workers: int, store: str | None, first_token_file:
 @store_option
 def worker(store: str | None) -> None:
     """Run a worker: it executes crawls, analyses and page jobs in child processes. SIGTERM returns
-    them to the queue and exits; a second one exits at once."""
+    them to the queue and exits; a second one exits immediately."""
     from shoal.process.worker import work
 
     uvloop.run(work({"DATABASE_URL": store}))

@@ -159,6 +159,7 @@ class CrawlFlag:
     form: str | None = None  # the expected syntax, for error messages
     at_once: bool = False  # one value sets the whole field, although it is a list or a table
     otherwise: str | None = None  # the default, in words, of a field that has none of its own
+    about: str | None = None  # the help, if the description of the field does not suit a command line
 
     @property
     def kind(self) -> Any:
@@ -168,10 +169,10 @@ class CrawlFlag:
     @property
     def help(self) -> str:
         field = FIELDS[self.field]
-        shown = field.default or self.otherwise
+        shown = self.otherwise or field.default
         default = f"  [default: {shown}]" if shown else ""
-        again = "  Repeatable." if self.repeated else ""
-        return f"{field.description}{again}{default}"
+        again = " Repeatable." if self.repeated else ""
+        return f"{self.about or field.description}{again}{default}"
 
     @property
     def repeated(self) -> bool:
@@ -188,7 +189,7 @@ class CrawlFlag:
 
     def changed(self, command: Command) -> Command:
         """Declare the flag on a command that changes the option."""
-        again = "  Repeatable." if self.repeated else ""
+        again = " Repeatable." if self.repeated else ""
         return self._option(CHANGEABLE[self.field].description + again)(command)
 
     def _option(self, about: str) -> Callable[[Command], Command]:
@@ -206,8 +207,8 @@ class CrawlFlag:
         if self.read is None:
             return list(given) if self.repeated else given
         if not self.repeated:
-            return self._read(given)
-        values = [self._read(text) for text in given]
+            return self.read_text(given)
+        values = [self.read_text(text) for text in given]
         return self._table(values) if get_origin(self.kind) is dict else values
 
     def _table(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -217,7 +218,8 @@ class CrawlFlag:
                 raise InvalidInput(self.name, f"names {shorten(name)!r} twice", "pass it once")
         return dict(pairs)
 
-    def _read(self, text: str) -> Any:
+    def read_text(self, text: str) -> Any:
+        """Convert one text; raise `InvalidInput` with the name of the flag."""
         assert self.read is not None
         try:
             return self.read(text)
@@ -226,9 +228,17 @@ class CrawlFlag:
             raise InvalidInput(self.name, problem, f"write {self.form}") from None
 
 
+HOOK_HELP = "Call this hook, a function of an installed package, with each page."
 NO_LIMIT, BY_SPEED = "no limit", "that of --speed"
 PROMISED = (
-    CrawlFlag("--depth", "depth", "N", lambda text: None if text == NONE else text),
+    CrawlFlag(
+        "--depth",
+        "depth",
+        "N",
+        lambda text: None if text == NONE else text,
+        otherwise="no limit, but 3 with --scope domain or any",
+        about="Maximum number of links between a seed and a page; `none` removes the limit.",
+    ),
     CrawlFlag("--max-pages", "max_pages", "N", otherwise=NO_LIMIT),
     CrawlFlag("--max-bytes", "max_bytes", "SIZE", read_size, "a size such as 500MB or 2GiB", otherwise=NO_LIMIT),
     CrawlFlag("--max-time", "max_seconds", "D", read_seconds, DURATION_FORM, otherwise=NO_LIMIT),
@@ -250,10 +260,17 @@ PROMISED = (
     CrawlFlag("--robots", "robots"),
     CrawlFlag("--sitemap", "sitemap"),
     CrawlFlag("--user-agent", "user_agent", "S", otherwise="SHOAL_USER_AGENT"),
-    CrawlFlag("--header", "headers", "H", read_header, "it as NAME: VALUE"),
+    CrawlFlag(
+        "--header",
+        "headers",
+        "H",
+        read_header,
+        "it as NAME: VALUE",
+        about="Send this header, as NAME: VALUE, to the origins of the seeds; Accept… headers are sent to all hosts.",
+    ),
     CrawlFlag("--proxy", "proxy", "URL", otherwise="none"),
     CrawlFlag("--rules", "rules", "FILE", read_rules_file, "the path of a TOML or JSON file", at_once=True),
-    CrawlFlag("--hook", "hooks", "NAME", read_hook),
+    CrawlFlag("--hook", "hooks", "NAME", read_hook, about=HOOK_HELP),
     CrawlFlag("--keep-bodies", "keep_bodies"),
     CrawlFlag("--recrawl-of", "recrawl_of", "ID"),
 )
@@ -263,10 +280,10 @@ CHANGES = {flag.field: flag for flag in (*PROMISED, PRIORITY) if flag.field in C
 ADDED = FLAGS | {
     flag.field: flag
     for flag in (
-        CrawlFlag("--hook", "hooks", "NAME"),  # looked up where the crawl runs
-        CrawlFlag("--links", "links"),
+        CrawlFlag("--hook", "hooks", "NAME", about=HOOK_HELP),  # looked up where the crawl runs
+        CrawlFlag("--links", "links", about="Store the links too, for `shoal crawls export --links`."),
         CrawlFlag("--project", "project", "NAME"),
-        CrawlFlag("--label", "labels", "K=V", read_label, "it as name=value"),
+        CrawlFlag("--label", "labels", "K=V", read_label, "it as name=value", about="Add this label."),
         PRIORITY,
     )
 }
@@ -278,7 +295,10 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     ),
     "Limits": ("max_pages", "max_bytes", "max_seconds", "max_pages_per_host"),
     "Politeness": ("speed", "concurrency", "delay_seconds", "robots", "user_agent"),
-    "Content": ("headers", "proxy", "render", "wait_for", "scroll", "click", "rules", "hooks", "keep_bodies"),
+    "Content": (
+        *("headers", "proxy", "render", "wait_for", "scroll", "click"),
+        *("rules", "rule_set", "hooks", "keep_bodies"),
+    ),
     "Schedule": ("frequency", "cron", "timezone", "max_retry", "more"),
     "Audit": ("gate", "baseline", "annotations", "commit", "commit_context"),
     "Output": (
@@ -305,11 +325,18 @@ js_flag = click.option("--js", "render", flag_value="always", hidden=True)
 """Another name of `--render always`."""
 
 
-def crawl_flags(command: Command) -> Command:
-    """Add all crawl flags, in the order of the table."""
-    for flag in reversed(FLAGS.values()):
-        command = flag.declared(command)
-    return js_flag(command)
+def flags_of(flags: dict[str, CrawlFlag]) -> Callable[[Command], Command]:
+    """Return what adds these flags to a command, in their order."""
+
+    def declared(command: Command) -> Command:
+        for flag in reversed(flags.values()):
+            command = flag.declared(command)
+        return js_flag(command)
+
+    return declared
+
+
+crawl_flags, add_flags = flags_of(FLAGS), flags_of(ADDED)
 
 
 def fetch_flags(command: Command) -> Command:
@@ -317,13 +344,6 @@ def fetch_flags(command: Command) -> Command:
     for field in ("proxy", "headers", "user_agent", "robots", "click", "scroll", "wait_for", "render"):
         command = FLAGS[field].declared(command)
     return command
-
-
-def add_flags(command: Command) -> Command:
-    """Add the flags of a crawl that runs on workers."""
-    for flag in reversed(ADDED.values()):
-        command = flag.declared(command)
-    return js_flag(command)
 
 
 def change_flags(command: Command) -> Command:
@@ -345,40 +365,18 @@ def changed_values(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: CHANGES[name].value(value) for name, value in given.items() if name not in gone} | gone
 
 
-def changed_flag_of(field: str) -> str:
-    return CHANGES[field].name
-
-
 def flag_of(field: str) -> str:
     """Return the flag of a field."""
-    return _name(field, FLAGS)
+    return ADDED[field].name if field in ADDED else "URL" if field.partition("[")[0] == "seeds" else field
 
 
-def added_flag_of(field: str) -> str:
-    """Return the flag of a field, for a crawl that runs on workers."""
-    return _name(field, ADDED)
-
-
-def _name(field: str, flags: Mapping[str, CrawlFlag]) -> str:
-    return flags[field].name if field in flags else "URL" if field.partition("[")[0] == "seeds" else field
-
-
-def given_values(options: Mapping[str, Any]) -> dict[str, Any]:
+def given_values(options: Mapping[str, Any], flags: Mapping[str, CrawlFlag] = FLAGS) -> dict[str, Any]:
     """Return the values of the given flags by field."""
-    return _values(options, FLAGS)
-
-
-def added_values(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the given flags by field, for a crawl that runs on workers."""
-    return _values(options, ADDED)
-
-
-def _values(options: Mapping[str, Any], flags: Mapping[str, CrawlFlag]) -> dict[str, Any]:
     given = {name: value for name, value in options.items() if value not in (None, (), False)}
     return {name: flags[name].value(value) for name, value in given.items()}
 
 
-def with_urls_named(error: InvalidInput, field: str, places: Sequence[str]) -> ShoalError:
+def with_urls_named(error: ShoalError, field: str, places: Sequence[str]) -> ShoalError:
     """Return the error with each `field[number]` as what the user gave there: a URL, or a line of a file."""
 
     def name(match: re.Match[str]) -> str:
@@ -386,7 +384,3 @@ def with_urls_named(error: InvalidInput, field: str, places: Sequence[str]) -> S
         return "URL" if repr(given) in error.message else given
 
     return error.again(re.sub(rf"\b{field}\[([0-9]{{1,9}})\]", name, error.message), error.facts)
-
-
-def names_of(fields: Sequence[str]) -> str:
-    return ", ".join(flag_of(field) for field in fields)

@@ -14,7 +14,7 @@ import click
 
 from shoal.base.errors import Interrupted, NothingCrawled
 from shoal.base.text import escaped, plural, visible
-from shoal.cli.api_client import ApiTarget, with_api_target
+from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
 from shoal.cli.options import flag_of
 from shoal.crawl.crawl import Counts
 from shoal.crawl.engine.budget import BUDGETS
@@ -282,6 +282,35 @@ def print_object(
         print_json(value)
     else:
         print_rows(rows(value), to_stdout=True)
+
+
+def add_show(
+    group: click.Group,
+    path: str,
+    argument: Callable[[Any], Any],
+    about: str,
+    rows: Callable[[dict[str, Any]], Sequence[tuple[str, str]]] = facts_of,
+    name: str = "show",
+) -> None:
+    """Add a command that prints the API object at a path, whose braces stand for the argument."""
+
+    @group.command(name, help=about)
+    @argument
+    @api_options
+    def show(target: ApiTarget, as_json: bool, **which: str) -> None:
+        print_object(run_on(target, lambda api: api.get(at(path, *which.values()))), as_json=as_json, rows=rows)
+
+
+def add_rm(group: click.Group, path: str, argument: Callable[[Any], Any], about: str) -> None:
+    """Add the command `rm`, which removes the API object at a path."""
+
+    @group.command("rm", help=about)
+    @argument
+    @api_options
+    def remove(target: ApiTarget, as_json: bool, **which: str) -> None:
+        [removed] = which.values()
+        run_on(target, lambda api: api.delete(at(path, removed)))
+        print_answer(which | {"removed": True}, f"Removed {removed}.", as_json=as_json)
 
 
 def print_rows(rows: Sequence[tuple[str, str]], *, to_stdout: bool) -> None:

@@ -1,7 +1,7 @@
 """`shoal policies`: manage recurring crawls."""
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -10,13 +10,15 @@ from typing import Any
 import click
 import orjson
 
-from shoal.base.errors import BadConfig, InvalidInput, ShoalError, UsageError
-from shoal.base.text import plural
+from shoal.base.errors import BadConfig, InvalidInput, UsageError
+from shoal.base.text import plural, shorten
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
 from shoal.cli.completion import id_argument
-from shoal.cli.options import SECTIONS, read_file, read_rules_file, with_urls_named
+from shoal.cli.options import ADDED, SECTIONS, read_file, read_rules_file, with_urls_named
 from shoal.cli.output import (
     Columns,
+    add_rm,
+    add_show,
     api_options,
     cursor_option,
     facts_of,
@@ -24,7 +26,6 @@ from shoal.cli.output import (
     print_answer,
     print_json,
     print_list,
-    print_object,
     print_table,
     to_the_second,
 )
@@ -37,13 +38,6 @@ from shoal.plan.policy import MOST_SITE_SEEDS
 POLICIES = "/api/v1/policies"
 POLICY = f"{POLICIES}/{{}}"
 OWNER_ONLY = 0o600
-FLAGS = {
-    **{name: f"--{name}" for name in ("frequency", "cron", "timezone", "project")},
-    "priority_base": "--priority",
-    "labels": "--label",
-    "rule_set": "--rules",
-    "max_retry": "--retries",
-}
 LONGEST_CELL = 200  # characters of data in a table
 KINDS = {".csv": "text/csv", ".jsonl": "application/x-ndjson"}
 
@@ -66,10 +60,14 @@ def _fields(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--priority", "priority_base", type=int, metavar="N", help="Base priority from 0 to 100."),
         click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Add this label. Repeatable."),
         click.option("--project", metavar="NAME", help="Project that the policy belongs to."),
-        click.option("--rules", metavar="FILE", help="Rule set with the data to extract from the page."),
+        click.option("--rules", "rule_set", metavar="FILE", help="Rule set with the data to extract from the page."),
         click.option("--retries", "max_retry", type=int, metavar="N", help="Retry a failed run up to N times."),
         click.option(
-            "--set", "more", multiple=True, metavar="FIELD=JSON", help="Set any other field, as NAME=VALUE. Repeatable."
+            "--set",
+            "more",
+            multiple=True,
+            metavar="FIELD=JSON",
+            help="Set another field, such as jitter=5m. Repeatable.",
         ),
     )
     for option in reversed(options):
@@ -105,7 +103,7 @@ def add(
     try:
         made = run_on(target, lambda api: api.post(POLICIES, form | _form(given)), existing=False)
     except InvalidInput as error:
-        raise _named(error, [seed.place or seed.url for seed in seeds]) from None
+        raise with_urls_named(error, "seeds", [seed.place or seed.url for seed in seeds]) from None
     if as_json:
         print_json(made)
     else:
@@ -145,10 +143,7 @@ def change(policy_id: str, target: ApiTarget, as_json: bool, **given: Any) -> No
     form = _form(given)
     if not form:
         raise UsageError("Nothing to change", "pass a field, such as --frequency 1h or --set jitter=5m")
-    try:
-        policy = run_on(target, lambda api: api.patch(at(POLICY, policy_id), form))
-    except InvalidInput as error:
-        raise _named(error) from None
+    policy = run_on(target, lambda api: api.patch(at(POLICY, policy_id), form))
     print_answer(policy, f"Changed {policy['id']}.", as_json=as_json)
 
 
@@ -168,15 +163,14 @@ def list_policies(
     print_list(items, more, LISTED, as_json=as_json, empty="No policies.", hint=hint)
 
 
-@policies.command()
-@_id
-@api_options
-def show(policy_id: str, target: ApiTarget, as_json: bool) -> None:
-    """Show a policy and its next run."""
-    policy = run_on(target, lambda api: api.get(at(POLICY, policy_id)))
-    print_object(
-        policy, as_json=as_json, rows=partial(facts_of, without=("max_retry", "rule_set"))
-    )  # as their other names
+add_show(
+    policies,
+    POLICY,
+    _id,
+    "Show a policy and its next run.",
+    partial(facts_of, without=("max_retry", "rule_set")),  # shown by their other names
+)
+add_rm(policies, POLICY, _id, "Remove a policy. A running job finishes.")
 
 
 @policies.command(epilog="Example: shoal policies results pol_01hr2v8k3m4n5p6q --limit 1")
@@ -278,10 +272,7 @@ def boost(target: ApiTarget, as_json: bool, **given: Any) -> None:
     form = {name: value for name, value in given.items() if value is not None}
     if ("url" in form) == ("label" in form):
         raise UsageError("A boost is for a URL or for a label", "give either --url or --label")
-    try:
-        made = run_on(target, lambda api: api.post("/api/v1/signals", form), existing=False)
-    except InvalidInput as error:
-        raise error.called(lambda field: f"--{field}") from None
+    made = run_on(target, lambda api: api.post("/api/v1/signals", form), existing=False)
     words = f"{made['subject']} has {made['boost']:+g} points until {to_the_second(made['until'])}."
     print_answer(made, words, as_json=as_json)
 
@@ -292,15 +283,6 @@ def list_priority_rules(target: ApiTarget, as_json: bool) -> None:
     """List the rules that set the priority of jobs. SHOAL_PRIORITY_RULES replaces them."""
     items = run_on(target, lambda api: api.get("/api/v1/priority-rules"), existing=False)["items"]
     print_list(items, None, {name: name for name in ("fact", "per", "limit")}, as_json=as_json)
-
-
-@policies.command()
-@_id
-@api_options
-def rm(policy_id: str, target: ApiTarget, as_json: bool) -> None:
-    """Remove a policy. A running job finishes."""
-    run_on(target, lambda api: api.delete(at(POLICY, policy_id)))
-    print_answer({"policy_id": policy_id, "removed": True}, f"Removed {policy_id}.", as_json=as_json)
 
 
 @policies.command("import", epilog="Example: shoal policies import urls.csv --skip-bad")
@@ -357,30 +339,23 @@ def _turn(target: ApiTarget, policy_id: str, verb: str, as_json: bool) -> None:
 
 
 def _form(given: dict[str, Any]) -> dict[str, Any]:
-    rules, more = given.pop("rules"), given.pop("more")
+    more = dict(map(_read_field, given.pop("more")))
     form = {name: value for name, value in given.items() if value not in (None, ())}
     if "labels" in form:
-        form["labels"] = dict(_pair(label) for label in form["labels"])
-    if rules is not None:
-        form["rule_set"] = read_rules_file(rules)
-    return form | {name: _json_of(name, text) for name, text in map(_pair, more)}
+        form["labels"] = dict(map(ADDED["labels"].read_text, form["labels"]))
+    if "rule_set" in form:
+        form["rule_set"] = read_rules_file(form["rule_set"])
+    return form | {name: _json_of(text) for name, text in more.items()}
 
 
-def _named(error: InvalidInput, urls: Sequence[str] = ()) -> ShoalError:
-    """Return the error in the words of the command line: its flags and URLs."""
-    if urls and str(error.facts.get("field", "")).startswith("seeds["):
-        return with_urls_named(error, "seeds", urls)
-    return error.called(lambda field: "URL" if field == "url" and urls else FLAGS.get(field, field))
-
-
-def _pair(text: str) -> tuple[str, str]:
+def _read_field(text: str) -> tuple[str, str]:
     name, mark, value = text.partition("=")
     if not mark or not name:
-        raise UsageError(f'"{text}" is not NAME=VALUE', "write it as NAME=VALUE")
+        raise InvalidInput("--set", f"{shorten(text)!r} has no value", "write it as FIELD=JSON, such as jitter=5m")
     return name, value
 
 
-def _json_of(name: str, text: str) -> Any:
+def _json_of(text: str) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:

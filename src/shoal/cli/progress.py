@@ -9,8 +9,9 @@ import os
 import sys
 from collections import deque
 from contextlib import suppress
+from itertools import cycle
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self, TextIO
 
 from msgspec import Struct
 
@@ -20,7 +21,6 @@ from shoal.base.parsing import is_loopback
 from shoal.base.settings import Settings, Speed
 from shoal.base.text import plural, redact_url, shorten
 from shoal.base.url import hostname
-from shoal.cli.live_line import LiveLine
 from shoal.cli.output import in_time
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.engine.engine import NEXT_URL
@@ -40,6 +40,8 @@ RATE_SAMPLES = 10  # the rate is averaged over this many seconds
 STALL_SAMPLES = 5  # seconds without a page: hosts on hold or retries waiting, so no estimate
 REFUSALS: tuple[ResponseClass, ...] = ("4xx", "5xx")
 MIN_SAMPLES = 3  # before there is an estimate
+DOTS = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+ERASE = "\r\x1b[K"
 
 
 class ProgressSnapshot(Struct, frozen=True):
@@ -81,18 +83,97 @@ class ProgressSnapshot(Struct, frozen=True):
         ]
 
 
-class Screen(Protocol):
-    """The display of the progress."""
+class Screen:
+    """The display of the progress; this one shows nothing."""
 
-    period_seconds: float
+    period_seconds = LOOK_SECONDS
 
-    def show(self, snapshot: ProgressSnapshot) -> None: ...
+    def show(self, snapshot: ProgressSnapshot) -> None:
+        return
 
-    def say(self, text: str) -> None:
-        """Print a line that stays."""
-        ...
+    def close(self) -> None:
+        return
 
-    def close(self) -> None: ...
+
+class PlainLines(Screen):
+    """Prints a line per second when something changed."""
+
+    def __init__(self) -> None:
+        self._shown: tuple[object, ...] = (0, 0, 0, None, None, ())
+
+    def show(self, snapshot: ProgressSnapshot) -> None:
+        if snapshot.facts != self._shown:
+            self._shown = snapshot.facts
+            note(", ".join(snapshot.words()))
+
+
+class LiveLine:
+    """A line at the bottom of a terminal that is updated in place. Until `close`, this stands for `sys.stderr`, so that
+    other lines, such as warnings, are written above it."""
+
+    def __init__(self, terminal: TextIO) -> None:
+        self._terminal = terminal
+        self._dots = cycle(DOTS)
+        self._shown = ""
+        self._begun = ""  # a line without its end, which is not written yet
+        sys.stderr = self
+
+    def show(self, text: str) -> None:
+        """Replace the line; its first word is bold. What does not fit is cut off, because nothing erases a second
+        line."""
+        first, space, rest = shorten(text, self._columns() - 4).partition(" ")
+        self._shown = f"{next(self._dots)} \x1b[1m{first}\x1b[0m{space}{rest}"
+        self._put("")
+
+    def write(self, text: str) -> int:
+        """Write whole lines above the line."""
+        lines, newline, self._begun = (self._begun + text).rpartition("\n")
+        self._put(lines + newline)
+        return len(text)
+
+    def close(self) -> None:
+        """Remove the line."""
+        if sys.stderr is self:
+            sys.stderr = self._terminal
+        self._shown = ""
+        self._put(self._begun)
+
+    def _put(self, lines: str) -> None:
+        self._terminal.write(f"{ERASE}{lines}{self._shown}")
+        self._terminal.flush()
+
+    def _columns(self) -> int:
+        try:
+            return os.get_terminal_size(self._terminal.fileno()).columns or 80
+        except OSError:
+            return 80
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._terminal, name)
+
+
+class LiveScreen(Screen):
+    """Shows the progress in a live line at the bottom of a terminal."""
+
+    period_seconds = DRAW_SECONDS
+
+    def __init__(self) -> None:
+        self._line = LiveLine(sys.stderr)
+
+    def show(self, snapshot: ProgressSnapshot) -> None:
+        self._line.show(" · ".join(snapshot.words()))
+
+    def close(self) -> None:
+        self._line.close()
+
+
+def screen(*, quiet: bool = False) -> Screen:
+    """Return a live line if stderr is a capable terminal, else plain lines; nothing of both if it is to be quiet."""
+    if quiet:
+        return Screen()
+    if sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
+        return LiveScreen()
+    return PlainLines()
 
 
 class ProgressSource(Protocol):
@@ -157,9 +238,9 @@ class Progress:
         """Name the first seeds that failed; the summary counts the rest."""
         failed = self._source.tally.failed_seeds
         for seed in failed[self._named : MAX_LISTED]:
-            self._screen.say(f"Seed {seed.words()}")
+            note(f"Seed {seed.words()}")
         if len(failed) > MAX_LISTED >= self._named:
-            self._screen.say("More seeds failed; they are counted at the end")
+            note("More seeds failed; they are counted at the end")
         self._named = len(failed)
 
     async def look(self) -> None:
@@ -273,65 +354,3 @@ def held_words(hosts: list[HeldHost]) -> str | None:
     first = min(hosts, key=lambda host: host.until)
     others = f" and {len(hosts) - 1:,} more" if len(hosts) > 1 else ""
     return f"{first.origin}{others} on hold until {from_micros(first.until):%H:%M:%S} UTC"
-
-
-class PlainLines:
-    """Prints a line per second when something changed."""
-
-    period_seconds = LOOK_SECONDS
-
-    def __init__(self) -> None:
-        self._shown: tuple[object, ...] = (0, 0, 0, None, None, ())
-
-    def show(self, snapshot: ProgressSnapshot) -> None:
-        if snapshot.facts != self._shown:
-            self._shown = snapshot.facts
-            note(", ".join(snapshot.words()))
-
-    def say(self, text: str) -> None:
-        note(text)
-
-    def close(self) -> None:
-        return
-
-
-class NoScreen:
-    """Shows no progress, only lines that stay, such as seeds that failed."""
-
-    period_seconds = LOOK_SECONDS
-
-    def show(self, snapshot: ProgressSnapshot) -> None:
-        return
-
-    def say(self, text: str) -> None:
-        note(text)
-
-    def close(self) -> None:
-        return
-
-
-class LiveScreen:
-    """Shows the progress in a live line at the bottom of a terminal."""
-
-    period_seconds = DRAW_SECONDS
-
-    def __init__(self) -> None:
-        self._line = LiveLine(sys.stderr)
-
-    def show(self, snapshot: ProgressSnapshot) -> None:
-        self._line.show(" · ".join(snapshot.words()))
-
-    def say(self, text: str) -> None:
-        note(text)
-
-    def close(self) -> None:
-        self._line.close()
-
-
-def screen(*, quiet: bool = False) -> Screen:
-    """Return a live line if stderr is a capable terminal, else plain lines; nothing of both if it is to be quiet."""
-    if quiet:
-        return NoScreen()
-    if sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
-        return LiveScreen()
-    return PlainLines()

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from shoal import __version__
-from shoal.base.errors import BackendUnavailable, BadConfig, ShoalError, StorageFull, UsageError
+from shoal.base.errors import BackendUnavailable, BadConfig, InvalidInput, ShoalError, StorageFull, UsageError
 from shoal.base.extras import Extra, is_installed, require
 from shoal.base.machine import NO_SPACE
 from shoal.base.text import clean, nearest, shorten
@@ -120,11 +120,14 @@ OTHER_NAMES: Mapping[str, str] = {
 }
 """Names of options and commands in the API, in the library and in earlier versions. They are accepted wherever the
 option or command exists and the name means nothing else; `Form.other_names` has those of requests."""
+ARGUMENTS: Mapping[str, str] = {"after": "cursor", "scope": "key", "seeds": "urls", "url": "urls"}
+"""The parameters of fields that are called otherwise in requests; others have the name of their field."""
 
 
 class Command(click.Command):
-    """A command that accepts the other names of its options, and groups its options in its help. `sections` has the
-    parameters of each group by its title; those that it does not name come last."""
+    """A command that accepts the other names of its options, names its flags in errors about a field, and groups its
+    options in its help. `sections` has the parameters of each group by its title; those that it does not name come
+    last."""
 
     def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]] | None = None, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -142,6 +145,19 @@ class Command(click.Command):
         except click.UsageError as error:
             error.ctx = error.ctx or ctx  # click does not set it for an option without its value
             raise
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except InvalidInput as error:
+            raise error.called(self._flag_of) from None
+
+    def _flag_of(self, field: str) -> str:
+        """Return the flag or the argument for a field of a request; the field itself if there is none."""
+        name = field.partition("[")[0]
+        known = {param.name: param for param in self.params}
+        param = known.get(name) or known.get(ARGUMENTS.get(name, ""))
+        return field if param is None else _called(param)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
@@ -269,18 +285,18 @@ def tell(error: BaseException, as_json: bool) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         _to_stderr(error.format_message())
         return error.exit_code
-    known = _known(error)
-    if known is None:
-        if isinstance(error, OSError) and error.filename is None and error.errno in UNWRITABLE:
-            _say("output_failed", f"the output cannot be written ({error.strerror}).", as_json)
-            return 1
-        name = type(error).__name__
-        what = f"{name}: {error}" if str(error) else name
-        fix = "please run the command again with --debug and report the traceback."
-        _say("unexpected", f"{what}; {fix}", as_json)
-        return 1
-    _say_known(known, as_json)
-    return known.response.exit_code
+    if (known := _known(error)) is not None:
+        from shoal.observe.logs import as_called
+
+        _say(known.problem(), as_called(clean(known.message)), as_json)
+        return known.response.exit_code
+    if isinstance(error, OSError) and error.filename is None and error.errno in UNWRITABLE:
+        code, message = "output_failed", f"the output cannot be written ({error.strerror})."
+    else:
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        code, message = "unexpected", f"{what}; please run the command again with --debug and report the traceback."
+    _say({"title": code, "status": 500, "code": code, "detail": message}, clean(message), as_json)
+    return 1
 
 
 def _known(error: BaseException) -> ShoalError | None:
@@ -299,8 +315,35 @@ def _usage(error: click.ClickException) -> UsageError:
     path = context.command_path if context else "shoal"
     if isinstance(error, click.NoSuchOption) and context is not None and (meant := _flag_for(error, context.command)):
         return UsageError(f"No such option '{error.option_name}' (did you mean '{meant}'?)", f'see "{path} --help"')
+    if isinstance(error, click.BadParameter) and error.param is not None and (accepted := _accepted(error.param.type)):
+        given, is_wrong, _ = error.message.partition(" is not ")
+        if is_wrong:
+            return UsageError(f"{_called(error.param)} cannot be {given}", f"give {accepted}")
     problem = re.sub(r" (?:Did you mean|\(Did you mean) (.*)\?\)?$", r" (did you mean \1?)", error.format_message())
+    problem = problem.partition(". Choose from:")[0]
     return UsageError(problem.replace(". (", " (").rstrip("."), f'see "{path} --help"')
+
+
+def _called(param: click.Parameter) -> str:
+    """Return how the user knows a parameter: the flag, or the argument as the help shows it."""
+    return max(param.opts, key=len) if isinstance(param, click.Option) else param.human_readable_name.strip("[].…")
+
+
+def _accepted(kind: click.ParamType[Any]) -> str | None:
+    """Return which values a parameter of this type accepts, if that can be said."""
+    match kind:
+        case click.Choice(choices=[*most, last]):
+            return f"{', '.join(most)} or {last}"
+        case click.IntRange(min=least, max=None):
+            return f"a whole number of {least} or more"
+        case click.IntRange(min=least, max=largest):
+            return f"a whole number from {least} to {largest}"
+        case click.types.IntParamType():
+            return "a whole number"
+        case click.types.FloatParamType():
+            return "a number"
+        case _:
+            return None
 
 
 def _flag_for(error: click.NoSuchOption, command: click.Command) -> str | None:
@@ -314,22 +357,9 @@ def _flag_for(error: click.NoSuchOption, command: click.Command) -> str | None:
     return FLAGS[field].name if field in FLAGS and FLAGS[field].name in known else None
 
 
-def _say_known(error: ShoalError, as_json: bool) -> None:
-    if as_json:
-        _to_stderr(json.dumps(_cleaned(error.problem())))
-    else:
-        from shoal.observe.logs import as_called
-
-        _to_stderr(f"shoal: {as_called(clean(error.message))}")
-
-
-def _say(code: str, message: str, as_json: bool) -> None:
-    problem = {"title": code, "status": 500, "code": code, "detail": clean(message)}
-    _to_stderr(json.dumps(problem) if as_json else f"shoal: {clean(message)}")
-
-
-def _cleaned(problem: dict[str, Any]) -> dict[str, Any]:
-    return {name: clean(value) if isinstance(value, str) else value for name, value in problem.items()}
+def _say(problem: dict[str, Any], message: str, as_json: bool) -> None:
+    cleaned = {name: clean(value) if isinstance(value, str) else value for name, value in problem.items()}
+    _to_stderr(json.dumps(cleaned) if as_json else f"shoal: {message}")
 
 
 def _to_stderr(text: str) -> None:

@@ -14,7 +14,7 @@ from shoal.app import App, opened
 from shoal.base.errors import InvalidInput, NotFound, NothingCrawled
 from shoal.base.settings_loader import load
 from shoal.base.text import plural
-from shoal.cli.api_client import settings_of_store
+from shoal.cli.api_client import settings_of_store, store_option
 from shoal.cli.completion import id_argument
 from shoal.cli.options import FLAGS, fetch_flags, flag_of, given_values, may_overwrite, read_rules_file, table_flags
 from shoal.cli.output import json_option, print_json, print_rows
@@ -134,10 +134,10 @@ def test(file: str, url: str, as_json: bool, **options: Any) -> int:
     multiple=True,
     default=[STDOUT],
     metavar="FILE",
-    help="Write to FILE: .jsonl, .json, .csv, .parquet, or - (JSONL on stdout).  Repeatable.  [default: -]",
+    help="Write to FILE: .jsonl, .json, .csv, .parquet, or - (JSONL on stdout). Repeatable.  [default: -]",
 )
 @table_flags
-@click.option("--store", metavar="URL", help="Use this store; overrides DATABASE_URL.")
+@store_option
 def apply(
     file: str, crawl_id: str, output: Sequence[str], fields: str | None, explode: str | None, store: str | None
 ) -> None:

@@ -14,7 +14,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -123,9 +123,9 @@ class Seeds:
                 raise UsageError(f'"{shorten(text)}" is a file, not a URL', f"read it with `--seeds {shorten(text)}`")
         assumed = [text for text in self._urls if with_scheme(text) != text]
         for text in assumed[:3]:
-            note(f"{shorten(text)} has no scheme: {shorten(with_scheme(text))} is tried.")
+            note(f"{shorten(text)} has no scheme; trying {shorten(with_scheme(text))}.")
         if len(assumed) > 3:
-            note(f"{plural(len(assumed) - 3, 'other URL')} without a scheme: https is tried, or http on this machine.")
+            note(f"{plural(len(assumed) - 3, 'other URL')} without a scheme; trying https, or http on this machine.")
 
 
 def batches(seeds: Iterator[Seed]) -> Iterator[list[Seed]]:
@@ -156,9 +156,9 @@ class SeedFile:
         """Yield each URL with its line, in words."""
         try:
             with self._open() as file:
-                lines = _lines(file)
+                lines = iter(lambda: file.readline(LONGEST_LINE), "")  # the rest of a longer one is refused as a URL
                 first = next(lines, "")
-                for number, text in self._reader(first)(_chained(first, lines)):
+                for number, text in self._reader(first)(chain([first] if first else [], lines)):
                     yield text, f"line {number:,} of {self.name}"
         except UnicodeDecodeError:
             raise InvalidInput(self.name, "is not UTF-8 text", "save it as UTF-8") from None
@@ -244,18 +244,6 @@ def _header(line: str) -> tuple[str, int, int] | None:
             if len(cells) > 1 and urls and not _HTTP.match(line):
                 return delimiter, urls[0], 0
     return None
-
-
-def _lines(file: IO[str]) -> Iterator[str]:
-    """Yield the lines; the rest of one that is too long is refused as a URL, too, and fills no memory."""
-    while line := file.readline(LONGEST_LINE):
-        yield line
-
-
-def _chained(first: str, rest: Iterator[str]) -> Iterator[str]:
-    if first:
-        yield first
-    yield from rest
 
 
 def _spooled(stream: IO[bytes]) -> IO[bytes]:

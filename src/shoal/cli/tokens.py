@@ -10,13 +10,13 @@ from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on
 from shoal.cli.completion import id_argument
 from shoal.cli.output import (
     Columns,
+    add_show,
     api_options,
     cursor_option,
     limit_option,
     print_answer,
     print_json,
     print_list,
-    print_object,
 )
 from shoal.cli.root import CommandGroup
 from shoal.observe.logs import note
@@ -50,29 +50,12 @@ def tokens() -> None:
 @click.option("--node-id", metavar="ID", help="Node that may use the token; required for the role node.")
 @click.option("--expires-in", metavar="D", help="Expire the token after this long, such as 90d.  [default: never]")
 @api_options
-def create(
-    name: str,
-    role: str | None,
-    scopes: tuple[str, ...],
-    node_id: str | None,
-    expires_in: str | None,
-    target: ApiTarget,
-    as_json: bool,
-) -> None:
+def create(target: ApiTarget, as_json: bool, **which: Any) -> None:
     """Create a token. It is printed once and cannot be shown again."""
-    body: dict[str, Any] = {
-        "name": name,
-        "role": role,
-        "scopes": list(scopes),
-        "node_id": node_id,
-        "expires_in": expires_in,
-    }
-    given = {field: value for field, value in body.items() if value}
+    given = {field: value for field, value in which.items() if value}
 
     async def work(api: ApiClient) -> tuple[dict[str, Any], bool]:
-        is_first = not (await api.get(TOKENS, limit=1))[
-            "items"
-        ]  # checked first: once a token exists, this request needs one
+        is_first = not (await api.get(TOKENS, limit=1))["items"]  # before there is one, which this request would need
         return await api.post(TOKENS, given), is_first
 
     made, is_first = run_on(target, work, existing=False)
@@ -96,12 +79,9 @@ def list_tokens(limit: int, cursor: str | None, target: ApiTarget, as_json: bool
     print_list(items, more, LISTED, as_json=as_json, empty="No tokens.")
 
 
-@tokens.command()
-@id_argument("token_id")
-@api_options
-def show(token_id: str, target: ApiTarget, as_json: bool) -> None:
-    """Show a token's name, scopes and use; never the token itself."""
-    print_object(run_on(target, lambda api: api.get(at(f"{TOKENS}/{{}}", token_id))), as_json=as_json)
+add_show(
+    tokens, f"{TOKENS}/{{}}", id_argument("token_id"), "Show a token's name, scopes and use; never the token itself."
+)
 
 
 @tokens.command()
@@ -126,11 +106,11 @@ def log(subject: str | None, limit: int, cursor: str | None, target: ApiTarget, 
 
 
 def _facts(entry: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {_text(value)}" for name, value in entry["facts"].items() if value is not None)
+    return ", ".join(
+        f"{name} {' '.join(map(str, value)) if isinstance(value, list) else value}"
+        for name, value in entry["facts"].items()
+        if value is not None
+    )
 
 
 LOGGED: Columns = {"at": "at", "who": "who", "from": "address", "act": "act", "subject": "subject", "facts": _facts}
-
-
-def _text(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

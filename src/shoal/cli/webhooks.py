@@ -9,6 +9,8 @@ from shoal.base.text import plural
 from shoal.cli.api_client import ApiTarget, at, run_on
 from shoal.cli.completion import id_argument
 from shoal.cli.output import (
+    add_rm,
+    add_show,
     api_options,
     cursor_option,
     facts_of,
@@ -16,7 +18,6 @@ from shoal.cli.output import (
     print_answer,
     print_json,
     print_list,
-    print_object,
     print_table,
     state_option,
 )
@@ -65,13 +66,12 @@ def list_webhooks(target: ApiTarget, as_json: bool) -> None:
         print_table(["id", "state", "events", "url"], rows, "No webhooks.")
 
 
-@webhooks.command()
-@_id
-@api_options
-def show(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
-    """Show a webhook and the state of its queue."""
-    webhook = run_on(target, lambda api: api.get(at(WEBHOOK, webhook_id)))
-    print_object(webhook, as_json=as_json, rows=lambda one: facts_of(one | {"events": one["events"] or "all"}))
+def _rows(webhook: dict[str, Any]) -> list[tuple[str, str]]:
+    return facts_of(webhook | {"events": webhook["events"] or "all"})
+
+
+add_show(webhooks, WEBHOOK, _id, "Show a webhook and the state of its queue.", _rows)
+add_rm(webhooks, WEBHOOK, _id, "Remove a webhook and its queue.")
 
 
 @webhooks.command()
@@ -121,7 +121,7 @@ def deliveries(
     path = at(f"{WEBHOOK}/deliveries", webhook_id)
     items, more = run_on(target, lambda api: api.list(path, limit, state=state, cursor=cursor))
     columns = ("event_id", "event_type", "state", "attempts", "status", "next_at", "error")
-    print_list(items, more, {name.replace("_", " "): name for name in columns}, as_json=as_json)
+    print_list(items, more, {name.replace("_", " "): name for name in columns}, as_json=as_json, empty="No deliveries.")
 
 
 @webhooks.command(epilog="Example: shoal webhooks replay ID --since 2026-03-01T09:00:00Z --until 2026-03-01T12:00:00Z")
@@ -137,15 +137,6 @@ def replay(webhook_id: str, target: ApiTarget, as_json: bool, **which: str | Non
         raise UsageError("No events are selected", "give --event, or both --since and --until")
     response = run_on(target, lambda api: api.post(at(f"{WEBHOOK}/replay", webhook_id), body))
     print_answer(response, f"{plural(response['replayed'], 'event')} will be sent again.", as_json=as_json)
-
-
-@webhooks.command()
-@_id
-@api_options
-def rm(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
-    """Remove a webhook and its queue."""
-    run_on(target, lambda api: api.delete(at(WEBHOOK, webhook_id)))
-    print_answer({"webhook_id": webhook_id, "removed": True}, f"Removed {webhook_id}.", as_json=as_json)
 
 
 def _change(target: ApiTarget, webhook_id: str, change: dict[str, Any], as_json: bool) -> None:

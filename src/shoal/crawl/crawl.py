@@ -107,8 +107,8 @@ def render_of(js: Any) -> Any:
 
 
 DEPTH = (
-    "Maximum number of links between a seed and a page; null (on the command line: none) removes the limit. "
-    "Default: no limit, 3 with the scopes domain and any."
+    "Maximum number of links between a seed and a page; null removes the limit. Default: no limit, but 3 with the "
+    "scopes domain and any."
 )
 WIDE_DEPTH = 3  # with a scope that the sites of others are in
 EARLIER_DEPTH = 3  # of crawls that were stored without a depth: it was the default of every scope
@@ -205,7 +205,8 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
     scroll: Annotated[bool, describe("Scroll rendered pages to the end, as long as they grow.")] = False
     click: Annotated[
-        Selector | None, describe("Click this element (a CSS selector) of rendered pages, as long as it is there.")
+        Selector | None,
+        describe("On rendered pages, click the element that this CSS selector matches until it is gone, max 20 times."),
     ] = None
     keep_bodies: Annotated[bool, describe("Store the response bodies unchanged.")] = False
     rules: Annotated[dict[str, Any] | None, describe("Rule set with the data to extract from each page.")] = None

@@ -314,9 +314,7 @@ class CommandRequest(Struct, frozen=True, kw_only=True):
         _within("max_concurrency", self.max_concurrency, 1, MOST_RUNS)
         _within("page_slots", self.page_slots, 1, MOST_PAGES)
         if self.rate_limit is not None and not 0 < self.rate_limit <= HIGHEST_RATE:  # also refuses NaN
-            fix = (
-                f"use more than 0 and at most {HIGHEST_RATE:g} pages per second, or unlimited_rate to remove the limit"
-            )
+            fix = f"use more than 0 and at most {HIGHEST_RATE:g} pages per second, or remove the limit"
             raise InvalidInput("rate_limit", f"cannot be {self.rate_limit:g}", fix)
         if self.unlimited_rate and self.rate_limit is not None:
             raise InvalidInput("rate_limit", "contradicts unlimited_rate", "set one of the two")
