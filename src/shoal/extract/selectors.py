@@ -81,39 +81,12 @@ MOST_ARGUMENTS: Final = 30  # limits `concat` of whole pages
 DEEPEST_PREDICATE: Final = 2
 _MOST_MEMORY: Final = 1 << 22  # bytes of one compiled regular expression
 
-FUNCTIONS: Final = frozenset(
-    [
-        "boolean",
-        "ceiling",
-        "concat",
-        "contains",
-        "count",
-        "ends-with",
-        "false",
-        "floor",
-        "id",
-        "lang",
-        "last",
-        "local-name",
-        "lower-case",
-        "name",
-        "normalize-space",
-        "not",
-        "number",
-        "position",
-        "round",
-        "starts-with",
-        "string",
-        "string-length",
-        "substring",
-        "substring-after",
-        "substring-before",
-        "sum",
-        "translate",
-        "true",
-        "upper-case",
-    ]
-)
+FUNCTIONS: Final = frozenset({
+    "boolean", "ceiling", "concat", "contains", "count", "ends-with", "false", "floor", "id", "lang", "last",
+    "local-name", "lower-case", "name", "normalize-space", "not", "number", "position", "round", "starts-with",
+    "string", "string-length", "substring", "substring-after", "substring-before", "sum", "translate", "true",
+    "upper-case",
+})  # fmt: skip
 _NODE_TESTS: Final = frozenset({"node", "text", "comment", "processing-instruction"})
 _FAR_AXES: Final = frozenset({"preceding", "following"})
 

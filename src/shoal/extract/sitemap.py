@@ -73,24 +73,14 @@ _ROOTS: Final = {
     "feed": SitemapKind.FEED,
     "RDF": SitemapKind.FEED,  # RSS 1.0
 }
-_URLS: Final = frozenset(
-    {
-        "/urlset/url/loc",
-        "/sitemapindex/sitemap/loc",
-        "/rss/channel/item/link",
-        "/RDF/item/link",
-        "/RDF/channel/item/link",
-    }
-)
-_DATES: Final = frozenset(
-    {
-        "/urlset/url/lastmod",
-        "/sitemapindex/sitemap/lastmod",
-        "/rss/channel/item/pubDate",
-        "/feed/entry/updated",
-        "/RDF/item/dc:date",
-    }
-)
+_URLS: Final = frozenset({
+    "/urlset/url/loc", "/sitemapindex/sitemap/loc", "/rss/channel/item/link", "/RDF/item/link",
+    "/RDF/channel/item/link",
+})  # fmt: skip
+_DATES: Final = frozenset({
+    "/urlset/url/lastmod", "/sitemapindex/sitemap/lastmod", "/rss/channel/item/pubDate", "/feed/entry/updated",
+    "/RDF/item/dc:date",
+})  # fmt: skip
 _ITEMS: Final = frozenset(
     {"/urlset/url", "/sitemapindex/sitemap", "/rss/channel/item", "/feed/entry", "/RDF/item", "/RDF/channel/item"}
 )

@@ -8,12 +8,12 @@ from typing import Final
 from turbohtml import Document, Element, Node, Text
 
 MOST_COMPARED: Final = 1_000_000_000  # characters of the text times blocks of the page
-_BLOCKS: Final = frozenset(
-    (
-        "address article aside blockquote body caption center dd details div dl dt fieldset figcaption figure footer form "
-        "h1 h2 h3 h4 h5 h6 header li main menu nav ol p pre section summary table tbody td tfoot th thead tr ul"
-    ).split()
-)
+_BLOCKS: Final = frozenset({
+    "address", "article", "aside", "blockquote", "body", "caption", "center", "dd", "details", "div", "dl", "dt",
+    "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "li",
+    "main", "menu", "nav", "ol", "p", "pre", "section", "summary", "table", "tbody", "td", "tfoot", "th", "thead",
+    "tr", "ul",
+})  # fmt: skip
 _CELLS: Final = frozenset({"td", "th"})
 _LONGEST_ROW: Final = 500  # characters of a table row that is compared as a whole; a longer one is part of a layout
 _WORD: Final = re.compile(r"\w+")
