@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -12,13 +11,22 @@ import pytest
 from shoal.base.errors import BackendUnavailable, TookTooLong
 from shoal.extract import converter
 from shoal.extract.converter import ContentFormat, Converted, Converter, UnconvertedPage, convert
-from tests.support.converters import CLOCK, LARGE, SLOW, converters, is_converter, no_converter, running_converter
+from tests.support.converters import (
+    LARGE,
+    LONGEST_PAUSE,
+    SLOW,
+    TEN_MB,
+    converters,
+    is_converter,
+    longest_pause,
+    no_converter,
+    running_converter,
+)
 from tests.support.patience import in_time
 
 AT = "http://fish.example/carp"
 TYPE = "text/html; charset=utf-8"
 SMALL = "<title>Koi</title><main><p>A koi is a carp of <b>many</b> colours.</p></main>"
-LONGEST_PAUSE = 0.05  # CPU seconds
 
 
 def page(html: str, *formats: ContentFormat, as_json: bool = False) -> UnconvertedPage:
@@ -33,20 +41,9 @@ async def pages() -> AsyncIterator[Converter]:
     await no_converter()
 
 
-async def longest_pause(working: "asyncio.Task[Converted]") -> float:
-    """Return the most CPU seconds of this process, in whatever thread, between two turns of the loop."""
-    longest, last = 0.0, time.process_time()
-    while not working.done():
-        await CLOCK.sleep(0.001)
-        now = time.process_time()
-        longest, last = max(longest, now - last), now
-    return longest
-
-
 @pytest.mark.parametrize("form", ["html", "text", "markdown", "links"])
 async def test_a_page_of_10_mb_does_not_stop_the_loop(pages: Converter, form: ContentFormat) -> None:
-    line = '<div><h2 id="a">Carp</h2><p>The <a href="/carp?q=1">carp</a> is a fish of ponds.</p></div>\n'
-    working = asyncio.ensure_future(pages.convert(page(line * (10_000_000 // len(line)), form)))
+    working = asyncio.ensure_future(pages.convert(page(TEN_MB, form)))
     assert await longest_pause(working) < LONGEST_PAUSE
     result = working.result()
     assert result.is_cut

@@ -1,9 +1,11 @@
-"""The processes that convert large pages for this one, and pages that they take long for."""
+"""The processes that convert large pages for this one, pages that they take long for, and how long a loop pauses."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from shoal.base.clock import SystemClock
 from tests.support.patience import PATIENCE_SECONDS
@@ -12,6 +14,9 @@ CLOCK = SystemClock()
 
 SLOW = "<title>Knots</title><main>" + "<b><i><p>x" * 60_000  # takes some seconds for its main text
 LARGE = "<title>Carp</title><main>" + '<p>The <a href="/carp">carp</a> is a fish of ponds. ' * 4_000
+_SECTION = '<div><h2 id="a">Carp</h2><p>The <a href="/carp?q=1">carp</a> is a fish of ponds.</p></div>\n'
+TEN_MB = _SECTION * (9_999_000 // len(_SECTION))
+LONGEST_PAUSE = 0.05  # CPU seconds
 
 
 def converters(parent: str = "self") -> list[int]:
@@ -45,3 +50,13 @@ async def _until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not condition():
             await CLOCK.sleep(0.01)
+
+
+async def longest_pause(working: "asyncio.Task[Any]") -> float:
+    """Return the most CPU seconds of this process, in whatever thread, between two turns of the loop."""
+    longest, last = 0.0, time.process_time()
+    while not working.done():
+        await CLOCK.sleep(0.001)
+        now = time.process_time()
+        longest, last = max(longest, now - last), now
+    return longest

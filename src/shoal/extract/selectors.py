@@ -236,15 +236,13 @@ def _predicates(bare: str) -> list[str]:
 def find_by_xpath(expression: str, context: Node) -> Sequence[Any]:
     """Evaluate a validated expression; empty on a type error, such as a path that starts from a number."""
     try:
-        found = _xpath(expression)(context)
+        found = _compiled(expression)(context)
     except (ValueError, TypeError):
         return ()
     return found if isinstance(found, list) else [found]
 
 
-@lru_cache(maxsize=1_000)
-def _xpath(expression: str) -> XPath:
-    return XPath(expression)
+_compiled: Final = lru_cache(maxsize=1_000)(XPath)
 
 
 def check_json_ld(path: str) -> None:

@@ -1,6 +1,5 @@
 """REST endpoints for what a crawl has: pages, links, its journal, its politeness."""
 
-import asyncio
 import math
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
@@ -24,7 +23,7 @@ from shoal.crawl.states import TERMINAL
 from shoal.crawl.store import ByDriver
 from shoal.egress import Failure, Limits
 from shoal.extract.converter import ContentFormat, Converter, UnconvertedPage
-from shoal.pages.bodies import BodyStore, body_missing, place_of, source_in
+from shoal.pages.bodies import BodyStore, body_missing, source_of
 from shoal.pages.export.output import ExportFilter
 from shoal.pages.pages import Pages
 from shoal.pages.store import PageFilter
@@ -102,12 +101,9 @@ class PageApi:
             raise NotFound("page", number, "take the `number` of an item of the list of pages")
         if request.query.format == "json":
             return Json(page.record(crawl.id))
-        place = place_of(page)
-        if place is None:
+        source = await source_of(self._bodies, page, self._limits)
+        if source is None:
             raise body_missing(page)
-        kept = await self._bodies.read(place)
-
-        source = await asyncio.to_thread(source_in, kept, place, self._limits)
         if isinstance(source, Failure):
             raise BodyNotKept(page.url, source.message.rstrip("."), "check its error first")
         form, rules = request.query.format, crawl.config.url_rules()

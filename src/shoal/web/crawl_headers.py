@@ -134,14 +134,11 @@ class CookieJar:
 
     def _evict(self, kept: dict[tuple[str, str], Cookie]) -> None:
         if len(kept) > MOST_PER_HOST:
-            self._drop(self._least(cookie for cookie in kept.values() if not cookie.is_given))
+            now = self._clock.micros()  # an expired one goes if there is any, else the oldest
+            evictable = (cookie for cookie in kept.values() if not cookie.is_given)
+            self._drop(min(evictable, key=lambda cookie: (cookie.expires_at > now, cookie.number)))
         if len(self._of_sites) > MOST:
             self._drop(next(iter(self._of_sites.values())))
-
-    def _least(self, cookies: Iterable[Cookie]) -> Cookie:
-        """Return the cookie of a host to evict: an expired one if there is any, else the oldest."""
-        now = self._clock.micros()
-        return min(cookies, key=lambda cookie: (cookie.expires_at > now, cookie.number))
 
     def _drop(self, cookie: Cookie) -> None:
         kept = self._by_domain.get(cookie.domain, {})
