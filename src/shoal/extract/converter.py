@@ -78,10 +78,9 @@ def convert(page: UnconvertedPage) -> Converted:
 class Converter:
     """Converts pages for one event loop."""
 
-    def __init__(self, seconds: float = SECONDS, memory: int = MEMORY, command: Sequence[str] = COMMAND) -> None:
+    def __init__(self, seconds: float = SECONDS, memory: int = MEMORY) -> None:
         self._seconds = seconds
         self._memory = memory
-        self._command = command
         self._threads = ThreadPoolExecutor(AT_ONCE, "convert")
         self._places = asyncio.Semaphore(AT_ONCE)
         self._idle: dict[Process, asyncio.TimerHandle] = {}
@@ -109,7 +108,7 @@ class Converter:
             if process.returncode is None and started(process.pid):
                 return process
         return await asyncio.create_subprocess_exec(
-            *self._command, str(os.getpid()), str(self._memory), stdin=PIPE, stdout=PIPE, start_new_session=True
+            *COMMAND, str(os.getpid()), str(self._memory), stdin=PIPE, stdout=PIPE, start_new_session=True
         )
 
     async def _ask(self, process: Process, page: UnconvertedPage) -> Converted:

@@ -3,6 +3,7 @@
 import heapq
 import re
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -15,7 +16,7 @@ from shoal import __version__
 from shoal.egress import Headers, Limits
 from shoal.pages import warc
 from shoal.pages.bodies import BodyLocation, place_of
-from shoal.pages.export.existing import is_archive
+from shoal.pages.export.output import LARGEST_RECORD
 from shoal.pages.export.part_file import PartFile, translated
 from shoal.pages.page import Page
 from shoal.pages.warc import Record
@@ -129,6 +130,16 @@ class SortedLines:
             raise translated(str(self._folder), error) from error
         self._runs.append(run)
         self._lines = []
+
+
+def is_archive(name: str) -> bool:
+    """Return whether a WARC file is empty, or begins with a record that names Shoal."""
+    try:
+        with Path(name).open("rb") as file:
+            first = file.read(LARGEST_RECORD)
+        return not first or b"software: Shoal/" in zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(first, 10_000)
+    except (OSError, zlib.error):
+        return False
 
 
 ENDING = ".warc.gz"
