@@ -162,7 +162,8 @@ def main() -> None:
     """Convert the pages that arrive on stdin, in a process of its own."""
     parent, memory = map(int, sys.argv[1:])
     die_with_parent(parent)
-    setrlimit(RLIMIT_AS, (memory, memory))
+    with suppress(ValueError, OSError):  # macOS has no such limit
+        setrlimit(RLIMIT_AS, (memory, memory))
     setrlimit(RLIMIT_CORE, (0, 0))
     os.nice(_NICE)  # the loop of the parent comes first
     logging.disable()  # what libraries say about a page
