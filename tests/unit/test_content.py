@@ -103,3 +103,10 @@ def test_the_same_content_in_each_format() -> None:
         "nofollow": False,
         "kind": "a",
     }
+
+
+def test_a_page_is_cut_only_for_the_formats_that_lack_something() -> None:
+    content = Content(Source(AT, b"<main><p>Carp</p></main>" + b'<a href="/koi">koi</a>' * 10_001, "text/html"))
+    assert content.is_cut
+    assert content.lacks_rest(["markdown", "links"])
+    assert not content.lacks_rest(["html", "markdown", "text"])

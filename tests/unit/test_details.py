@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from shoal.extract.details import (
     DEEPEST,
-    LONGEST_TEXT,
     LONGEST_URL,
     MOST,
     Alternate,
@@ -25,6 +24,7 @@ from shoal.extract.details import (
     unpacked,
 )
 from shoal.extract.fingerprint import fingerprint, sketch, word_pairs
+from shoal.extract.links import LONGEST_TEXT
 from shoal.extract.tree import Source
 
 HTML = "text/html; charset=utf-8"

@@ -13,9 +13,8 @@ import pytest
 from shoal.base.errors import InvalidInput
 from shoal.egress import Limits
 from shoal.extract.rules import read_rules, rules_of
-from shoal.pages.export.existing import may_replace
 from shoal.pages.export.formats import CLIPPED
-from shoal.pages.export.output import Outputs
+from shoal.pages.export.output import Outputs, may_replace
 from shoal.pages.export.table import LINK_COLUMNS, PAGE_COLUMNS, PageTable, read_fields
 from shoal.pages.page import RECORD_FIELDS, Page
 

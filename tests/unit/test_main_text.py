@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shoal.extract.main_text import MainText, _trafilatura, main_text
+from shoal.extract.text_match import _squeezed
 from shoal.extract.tree import Source
 
 STORY = "<p>" + "A sentence about tea, which is long enough to be a part of a story. " * 6 + "</p>"
@@ -210,3 +211,8 @@ def test_pages_made_to_take_for_ever_do_not(html: str) -> None:
 @example(b"<frameset><frame src=x>", "http://example.org/")
 def test_foreign_bytes_raise_nothing(body: bytes, url: str) -> None:
     main_text(Source(url, body, None))
+
+
+def test_texts_are_compared_without_what_is_between_their_words() -> None:
+    assert _squeezed("It's: a B_2!\n") == "itsab_2"
+    assert _squeezed("It's: a B_2, là!\n") == "itsab_2là"

@@ -4,6 +4,8 @@ import asyncio
 import base64
 import gc
 import json
+import os
+import signal
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +23,7 @@ from shoal.queue.store import JobStore
 from shoal.work import page_job_loop
 from tests.packages.conftest import Answer, ScriptedSite, serving
 from tests.support.api import ServedApi, served_api
+from tests.support.converters import LARGE, SLOW, running_converter
 from tests.support.http_client import HttpAnswer
 from tests.support.page_loop import page_loop
 
@@ -42,6 +45,8 @@ def script(path: str) -> Answer | None:
         "/picture": (200, {"Content-Type": "image/png"}, b"\x89PNG\x00\x01"),
         "/busy": (429, {"Retry-After": "600"}, "later"),
         "/endless": (200, HTML, b"<p>" + b"a" * 50_000_000),
+        "/slow": (200, HTML, SLOW),
+        "/large": (200, HTML, LARGE),
         "/nul": (200, {"Content-Type": "text/plain"}, b"a\x00b"),
     }
     return answers.get(path)
@@ -122,6 +127,24 @@ async def test_content_that_is_too_large_is_an_error_of_the_page(store_url: str,
     error = large["page"]["error"]
     assert (large["state"], large["content"], error["code"]) == ("failed", {}, "content_too_large")
     assert (large["page"]["status"], "SHOAL_MAX_RESULT" in error["message"]) == (200, True)
+
+
+async def test_content_whose_conversion_dies_is_an_error_of_the_page(api: ServedApi, site: ScriptedSite) -> None:
+    async with page_loop(api.app):
+        asked = asyncio.ensure_future(scrape(api, f"{site.url}/slow"))
+        os.kill(await running_converter(), signal.SIGKILL)
+        failed = (await asked).json
+        large = (await scrape(api, f"{site.url}/large", formats=["links", "json"])).json
+    error = failed["page"]["error"]
+    assert (failed["state"], failed["content"], error["code"]) == ("failed", {}, "content_failed")
+    assert "was killed by SIGKILL" in error["message"]
+    assert (failed["page"]["status"], failed["page"]["title"]) == (200, "Knots")
+    assert (large["state"], len(large["content"]["links"]), list(large["content"])) == (
+        "done",
+        4_000,
+        ["links", "json"],
+    )
+    assert large["content"]["json"] == large["page"]
 
 
 async def test_large_results_are_stored_in_commits_of_their_own(

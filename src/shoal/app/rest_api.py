@@ -4,6 +4,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from shoal.egress import Limits
+from shoal.extract.converter import Converter
 from shoal.serve.analyses import AnalysisApi, GateApi
 from shoal.serve.api import GROUPS
 from shoal.serve.bots import BotApi
@@ -45,7 +46,7 @@ class RestApi:
                 settings.crawl.max_url_length,
                 app.audit.gates,
             ),
-            PageApi(app.crawls, app.pages, app.bodies, Limits.of(settings.egress)),
+            PageApi(app.crawls, app.pages, app.bodies, Limits.of(settings.egress), self.converter),
             LinkApi(app.crawls, app.database, settings.crawl.max_url_length, app.stores.frontier_admins),
             PolitenessApi(app.politeness),
             JournalApi(app.crawls, self.crawl_feeds),
@@ -72,9 +73,14 @@ class RestApi:
     def crawl_feeds(self) -> CrawlFeeds:
         return CrawlFeeds(self._app.crawls, self._app.clock)
 
+    @cached_property
+    def converter(self) -> Converter:
+        return Converter()
+
     def close(self) -> None:
         """End all event streams and long polls, because the server stops."""
         self.crawl_feeds.close()
+        self.converter.close()
         self._app.console.feed.close()
         self._app.page_jobs.long_poll.close()
         self._app.page_jobs.scrapes.ends.close()

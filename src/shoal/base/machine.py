@@ -5,6 +5,7 @@ import os
 import secrets
 import signal
 import stat
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -70,9 +71,20 @@ def _memory_of(pid: str) -> int:
         return 0
 
 
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when the parent ends, for whatever reason."""
+    if sys.platform == "linux":
+        import ctypes  # only children need it
+
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before we asked
+        os._exit(1)
+
+
 OWNER_ONLY = 0o600
 OWNER_ONLY_FOLDER = 0o700
 _OTHERS = 0o007
+_PR_SET_PDEATHSIG = 1
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 PROBE_BYTES = 1_000_000
 

@@ -3,15 +3,16 @@ the library, the command line and HTTP. Each form is made on first use."""
 
 import re
 from codecs import BOM_UTF8
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from shoal.base.errors import InvalidInput
 from shoal.base.text import shorten
 from shoal.base.url import DEFAULT_RULES, Canonicalizer, UrlRules
+from shoal.extract.converter import ContentFormat
 from shoal.extract.encoding import is_html
 from shoal.extract.links import Link, WrittenLinks, read_links, resolve_links
 from shoal.extract.main_text import MainText, main_text
@@ -20,9 +21,6 @@ from shoal.extract.tree import Source
 
 if TYPE_CHECKING:
     from turbohtml import Element
-
-ContentFormat = Literal["markdown", "html", "text", "links", "json"]
-CONTENT_FORMATS: Final[tuple[ContentFormat, ...]] = get_args(ContentFormat)
 
 _TEXT_TYPE: Final = re.compile(r"\s*(?:text/|application/(?:[\w.-]+\+)?(?:json|xml|yaml|javascript|x-ndjson)\b)", re.I)
 
@@ -57,7 +55,14 @@ class Content:
     @property
     def is_cut(self) -> bool:
         """True if the page is longer than what is read of it, so that the content lacks the rest."""
-        return self.source.is_cut or (self._is_html and (self._main_text.is_cut or self._written_links.is_cut))
+        return self.lacks_rest(("markdown", "links"))
+
+    def lacks_rest(self, formats: Container[str]) -> bool:
+        """Return whether the page is longer than what is read of it for one of these formats."""
+        if self.source.is_cut or not self._is_html:
+            return self.source.is_cut
+        needs_text = "markdown" in formats or "text" in formats
+        return (needs_text and self._main_text.is_cut) or ("links" in formats and self._written_links.is_cut)
 
     @cached_property
     def links(self) -> list[Link]:

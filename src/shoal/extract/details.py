@@ -17,6 +17,7 @@ import orjson
 from turbohtml import Document, Element, MicrodataItem, RdfaItem
 
 from shoal.extract.fingerprint import fingerprint, sketch, word_pairs
+from shoal.extract.links import LONGEST_TEXT, start_of
 from shoal.extract.page import seen_body
 from shoal.extract.tree import HeaderPairs, Source, parse
 
@@ -26,100 +27,34 @@ LARGEST: Final = 50_000_000  # bytes of all details, decompressed: more than the
 LONGEST_PAGE: Final = 3_000_000  # characters; a longer page is truncated
 MOST: Final = 2_000  # items of one kind on one page
 LONGEST_URL: Final = 2_048
-LONGEST_TEXT: Final = 300
 LONGEST_JSON_LD: Final = 200_000  # characters per page, in total
 MOST_ITEMS: Final = 200  # items of microdata on one page, and as many of RDFa
 MOST_REFERRING: Final = 4  # elements with `itemref` on one page
 DEEPEST: Final = 12  # nesting of structured data
 
-HEADERS: Final = frozenset(
-    [
-        "accept-ranges",
-        "access-control-allow-credentials",
-        "access-control-allow-origin",
-        "age",
-        "alt-svc",
-        "cache-control",
-        "content-encoding",
-        "content-language",
-        "content-length",
-        "content-security-policy",
-        "content-security-policy-report-only",
-        "content-type",
-        "cross-origin-embedder-policy",
-        "cross-origin-opener-policy",
-        "cross-origin-resource-policy",
-        "date",
-        "etag",
-        "expires",
-        "last-modified",
-        "link",
-        "nel",
-        "permissions-policy",
-        "pragma",
-        "referrer-policy",
-        "refresh",
-        "report-to",
-        "retry-after",
-        "server",
-        "server-timing",
-        "strict-transport-security",
-        "timing-allow-origin",
-        "transfer-encoding",
-        "vary",
-        "via",
-        "www-authenticate",
-        "x-aspnet-version",
-        "x-cache",
-        "x-content-type-options",
-        "x-frame-options",
-        "x-permitted-cross-domain-policies",
-        "x-powered-by",
-        "x-robots-tag",
-        "x-xss-protection",
-    ]
-)
+HEADERS: Final = frozenset({
+    "accept-ranges", "access-control-allow-credentials", "access-control-allow-origin", "age", "alt-svc",
+    "cache-control", "content-encoding", "content-language", "content-length", "content-security-policy",
+    "content-security-policy-report-only", "content-type", "cross-origin-embedder-policy",
+    "cross-origin-opener-policy", "cross-origin-resource-policy", "date", "etag", "expires", "last-modified",
+    "link", "nel", "permissions-policy", "pragma", "referrer-policy", "refresh", "report-to", "retry-after",
+    "server", "server-timing", "strict-transport-security", "timing-allow-origin", "transfer-encoding", "vary",
+    "via", "www-authenticate", "x-aspnet-version", "x-cache", "x-content-type-options", "x-frame-options",
+    "x-permitted-cross-domain-policies", "x-powered-by", "x-robots-tag", "x-xss-protection",
+})  # fmt: skip
 """The response headers that are stored. None of them carries session data."""
 
+_ADDRESS: Final = {"object": "data", "form": "action"}  # else `src`
 _SIZE: Final = Struct("<I")
 _LEVEL: Final = 1  # 70 % smaller in 30 µs; higher levels take longer and gain little
 _TAGS: Final = [
-    "title",
-    "h1",
-    "h2",
-    "h3",
-    "h4",
-    "h5",
-    "h6",
-    "img",
-    "meta",
-    "link",
-    "script",
-    "iframe",
-    "frame",
-    "video",
-    "audio",
-    "source",
-    "track",
-    "embed",
-    "object",
-    "form",
-    "base",
-]
+    "title", "h1", "h2", "h3", "h4", "h5", "h6", "img", "meta", "link", "script", "iframe", "frame", "video",
+    "audio", "source", "track", "embed", "object", "form", "base",
+]  # fmt: skip
 _RESOURCE_LINKS: Final = [
-    "stylesheet",
-    "icon",
-    "manifest",
-    "preload",
-    "modulepreload",
-    "prefetch",
-    "preconnect",
-    "dns-prefetch",
-    "apple-touch-icon",
-    "alternate",
-    "next",
-    "prev",
-]
+    "stylesheet", "icon", "manifest", "preload", "modulepreload", "prefetch", "preconnect", "dns-prefetch",
+    "apple-touch-icon", "alternate", "next", "prev",
+]  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -214,7 +149,8 @@ def read_details(source: Source, *, html: bool = True) -> Details:
         document = _tree(source, details)
         _Reader(details).read(document)
         _read_structured(document, details)
-        pairs = word_pairs(_visible_text(document))
+        body = seen_body(document)
+        pairs = word_pairs("" if body is None else " ".join(body.strings))
         details.fingerprint = fingerprint(pairs)
         details.sketch = sketch(pairs).hex() if pairs else ""
     return details
@@ -287,11 +223,10 @@ class _Reader:
             "img": self._image,
             "meta": self._meta,
             "link": self._link,
-            "object": self._object,
-            "form": self._form,
             "base": self._base,
             **{f"h{level}": self._heading for level in range(1, 7)},
             **dict.fromkeys(("script", "iframe", "frame", "video", "audio", "source", "track", "embed"), self._loads),
+            **dict.fromkeys(_ADDRESS, self._loads),
         }
 
     def read(self, document: Document) -> None:
@@ -308,10 +243,10 @@ class _Reader:
 
     def _title(self, element: Element) -> None:
         if element.namespace.value == "html":
-            self._keep(self._details.titles, "titles", _text(element))
+            self._keep(self._details.titles, "titles", _line(start_of(element)))
 
     def _heading(self, element: Element) -> None:
-        self._keep(self._details.headings, "headings", Heading(int(element.tag[1]), _text(element, " ")))
+        self._keep(self._details.headings, "headings", Heading(int(element.tag[1]), _line(start_of(element, " "))))
 
     def _image(self, element: Element) -> None:
         alt = element.attr("alt")
@@ -345,19 +280,9 @@ class _Reader:
                 self._load(kind, url, element)
 
     def _loads(self, element: Element) -> None:
-        url = element.attr("src")
+        url = element.attr(_ADDRESS.get(element.tag, "src"))
         if url is not None:
             self._load(element.tag, url, element)
-
-    def _object(self, element: Element) -> None:
-        url = element.attr("data")
-        if url is not None:
-            self._load("object", url, element)
-
-    def _form(self, element: Element) -> None:
-        url = element.attr("action")
-        if url is not None:
-            self._load("form", url, element)
 
     def _load(self, kind: str, url: str, element: Element) -> None:
         resource = Resource(kind, _address(url), element.attr("integrity") is not None)
@@ -466,23 +391,6 @@ def _item(item: MicrodataItem | RdfaItem, depth: int = 0) -> dict[str, Any]:
     }
     kinds = item.type if isinstance(item.type, list) else (item.type or "").split()
     return {"type": [_address(kind) for kind in kinds[:MOST_ITEMS]], "properties": found}
-
-
-def _visible_text(document: Document) -> str:
-    body = seen_body(document)
-    return "" if body is None else " ".join(body.strings)
-
-
-def _text(element: Element, glue: str = "") -> str:
-    """Return the start of an element's text: hundreds of nested elements may contain the same long text."""
-    parts: list[str] = []
-    left = 4 * LONGEST_TEXT
-    for part in element.strings:
-        parts.append(part[:left])
-        left -= len(part)
-        if left <= 0:
-            break
-    return _line(glue.join(parts))
 
 
 def _address(url: str) -> str:

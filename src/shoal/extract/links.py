@@ -159,7 +159,7 @@ def _link(element: Element) -> WrittenLink | None:
     rel = "" if rel is None else _line(rel)[:LONGEST_REL]
     match tag:
         case "a":
-            text = _text(element) or _line(
+            text = _line(start_of(element)) or _line(
                 " ".join([image.attr("alt") or "" for image in element.find_all("img")[:10]])
             )
             return WrittenLink("a", url, text, rel)
@@ -198,7 +198,7 @@ def _base(document: Document) -> str | None:
     return written if 0 < len(written) <= LONGEST_URL else None
 
 
-def _text(element: Element) -> str:
+def start_of(element: Element, glue: str = "") -> str:
     """Return the start of an element's text: hundreds of nested elements may contain the same long text."""
     parts: list[str] = []
     left = 4 * LONGEST_TEXT
@@ -207,7 +207,7 @@ def _text(element: Element) -> str:
         left -= len(part)
         if left <= 0:
             break
-    return _line("".join(parts))
+    return glue.join(parts)
 
 
 def _line(text: str) -> str:

@@ -81,7 +81,7 @@ def refresh_of(value: str, page: str) -> str | None:
 
 
 def _absolute(page: str, written: str) -> str | None:
-    target = _as_sent(written).strip()
+    target = as_sent(written).strip()
     try:
         url = urljoin(page, target) if target else ""
     except ValueError:
@@ -89,10 +89,10 @@ def _absolute(page: str, written: str) -> str | None:
     return url if 0 < len(url) <= LONGEST_URL else None
 
 
-def _as_sent(value: str) -> str:
+def as_sent(value: str) -> str:
     """Decode as UTF-8 a field that was read as Latin-1: many servers send UTF-8 in headers."""
     try:
-        return value.encode("latin-1").decode()
+        return value if value.isascii() else value.encode("latin-1").decode()
     except UnicodeError:
         return value
 

@@ -98,30 +98,24 @@ class _Page:
         self._until = timer() + LONGEST_SECONDS
         self.is_late = False
         self.unsuited: set[str] = set()  # selectors that would take too long here
-        self._json_ld: list[Any] | None = None
 
     @property
     def base(self) -> str:
         return self._source.document.base_url(self._source.url) or self._source.url
 
-    @property
+    @cached_property
     def json_ld(self) -> list[Any]:
-        if self._json_ld is None:
-            blocks = [read_json_ld(text) for text in json_ld_texts(self._source.document)]
-            self._json_ld = [block for block in blocks if not isinstance(block, BadJsonLd)]
-        return self._json_ld
+        blocks = [read_json_ld(text) for text in json_ld_texts(self._source.document)]
+        return [block for block in blocks if not isinstance(block, BadJsonLd)]
 
     def suits(self, rule: FieldRule) -> bool:
         """Return whether the page is small enough for the rule's selector."""
-        if rule.xpath is not None:
-            return self._suits_xpath(rule.xpath)
-        return rule.css is None or not is_costly_css(rule.css) or self._tags <= MAX_COSTLY_CSS_TAGS
-
-    def _suits_xpath(self, expression: str) -> bool:
+        if rule.xpath is None:
+            return rule.css is None or not is_costly_css(rule.css) or self._tags <= MAX_COSTLY_CSS_TAGS
         tags, characters = self._tags, len(self._source.text)
         if tags > MAX_XPATH_TAGS or characters > MAX_XPATH_TEXT or self._depth > MAX_XPATH_DEPTH:
             return False
-        return cost_of(without_literals(expression)).allows(tags, characters, self._depth)
+        return cost_of(without_literals(rule.xpath)).allows(tags, characters, self._depth)
 
     @cached_property
     def _tags(self) -> int:

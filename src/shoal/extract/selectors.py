@@ -81,39 +81,12 @@ MOST_ARGUMENTS: Final = 30  # limits `concat` of whole pages
 DEEPEST_PREDICATE: Final = 2
 _MOST_MEMORY: Final = 1 << 22  # bytes of one compiled regular expression
 
-FUNCTIONS: Final = frozenset(
-    [
-        "boolean",
-        "ceiling",
-        "concat",
-        "contains",
-        "count",
-        "ends-with",
-        "false",
-        "floor",
-        "id",
-        "lang",
-        "last",
-        "local-name",
-        "lower-case",
-        "name",
-        "normalize-space",
-        "not",
-        "number",
-        "position",
-        "round",
-        "starts-with",
-        "string",
-        "string-length",
-        "substring",
-        "substring-after",
-        "substring-before",
-        "sum",
-        "translate",
-        "true",
-        "upper-case",
-    ]
-)
+FUNCTIONS: Final = frozenset({
+    "boolean", "ceiling", "concat", "contains", "count", "ends-with", "false", "floor", "id", "lang", "last",
+    "local-name", "lower-case", "name", "normalize-space", "not", "number", "position", "round", "starts-with",
+    "string", "string-length", "substring", "substring-after", "substring-before", "sum", "translate", "true",
+    "upper-case",
+})  # fmt: skip
 _NODE_TESTS: Final = frozenset({"node", "text", "comment", "processing-instruction"})
 _FAR_AXES: Final = frozenset({"preceding", "following"})
 
@@ -263,15 +236,13 @@ def _predicates(bare: str) -> list[str]:
 def find_by_xpath(expression: str, context: Node) -> Sequence[Any]:
     """Evaluate a validated expression; empty on a type error, such as a path that starts from a number."""
     try:
-        found = _xpath(expression)(context)
+        found = _compiled(expression)(context)
     except (ValueError, TypeError):
         return ()
     return found if isinstance(found, list) else [found]
 
 
-@lru_cache(maxsize=1_000)
-def _xpath(expression: str) -> XPath:
-    return XPath(expression)
+_compiled: Final = lru_cache(maxsize=1_000)(XPath)
 
 
 def check_json_ld(path: str) -> None:

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain
 from typing import Final, NamedTuple
 from xml.parsers import expat
 
@@ -73,24 +74,14 @@ _ROOTS: Final = {
     "feed": SitemapKind.FEED,
     "RDF": SitemapKind.FEED,  # RSS 1.0
 }
-_URLS: Final = frozenset(
-    {
-        "/urlset/url/loc",
-        "/sitemapindex/sitemap/loc",
-        "/rss/channel/item/link",
-        "/RDF/item/link",
-        "/RDF/channel/item/link",
-    }
-)
-_DATES: Final = frozenset(
-    {
-        "/urlset/url/lastmod",
-        "/sitemapindex/sitemap/lastmod",
-        "/rss/channel/item/pubDate",
-        "/feed/entry/updated",
-        "/RDF/item/dc:date",
-    }
-)
+_URLS: Final = frozenset({
+    "/urlset/url/loc", "/sitemapindex/sitemap/loc", "/rss/channel/item/link", "/RDF/item/link",
+    "/RDF/channel/item/link",
+})  # fmt: skip
+_DATES: Final = frozenset({
+    "/urlset/url/lastmod", "/sitemapindex/sitemap/lastmod", "/rss/channel/item/pubDate", "/feed/entry/updated",
+    "/RDF/item/dc:date",
+})  # fmt: skip
 _ITEMS: Final = frozenset(
     {"/urlset/url", "/sitemapindex/sitemap", "/rss/channel/item", "/feed/entry", "/RDF/item", "/RDF/channel/item"}
 )
@@ -128,7 +119,7 @@ def _unpacked(body: bytes, most: int) -> Iterator[bytes]:
     pieces: Iterator[bytes] = (body[start : start + _PIECE] for start in range(0, len(body), _PIECE))
     for _ in range(MOST_WRAPPINGS):
         first = next(pieces, b"")
-        pieces = _chained(first, pieces)
+        pieces = chain((first,), pieces)
         if first.startswith(_GZIP):
             pieces = _gunzipped(pieces)
     left = most
@@ -138,11 +129,6 @@ def _unpacked(body: bytes, most: int) -> Iterator[bytes]:
             raise _Stop(f"is larger than {most:,} bytes; the rest was not read")
         left -= len(piece)
         yield piece
-
-
-def _chained(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from rest
 
 
 def _gunzipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -185,7 +171,7 @@ def _read_text(sitemap: Sitemap, limits: SitemapLimits, first: bytes, pieces: It
         raise _Stop("is not a sitemap")
     sitemap.kind = SitemapKind.TEXT
     rest, left = b"", limits.most_elements
-    for piece in _chained(first, pieces):
+    for piece in chain((first,), pieces):
         *lines, rest = (rest + piece.replace(b"\r", b"\n")).split(b"\n")
         for line in lines:
             _add(sitemap, limits, line.decode("utf-8", "replace"))
@@ -247,7 +233,7 @@ class _Xml:
     def read(self, first: bytes, pieces: Iterator[bytes]) -> None:
         fed = 0
         try:
-            for piece in _chained(first, pieces):
+            for piece in chain((first,), pieces):
                 self._parser.Parse(piece, False)
                 fed += len(piece)
                 if fed - self._parser.CurrentByteIndex > LONGEST_TOKEN:

@@ -13,7 +13,6 @@ from shoal.base.errors import BodyNotKept, NotFound
 from shoal.base.url import UrlRules
 from shoal.crawl.crawl import Crawl
 from shoal.egress import Failure, HeaderPairs, Limits
-from shoal.pages import page as stored
 from shoal.pages.bodies import BodyLocation, BodyStore, body_missing, place_of, read_all, source_from, source_in
 from shoal.process.local_crawl import CrawledPage
 
@@ -213,12 +212,7 @@ async def pages_of(crawled: Sequence[CrawledPage], origin: PageOrigin, bodies: B
     """Return the pages of a crawl, those from the store with their stored bodies."""
     places = [place for page, captured in crawled if captured is None and (place := place_of(page)) is not None]
     kept = await _read(bodies, places) if places else {}
-    return [Page(one, origin, _kept_of(one.page, kept)) for one in crawled]
-
-
-def _kept_of(page: stored.Page, kept: "Mapping[BodyLocation, Blob | NotFound]") -> "Blob | NotFound | None":
-    place = place_of(page)
-    return None if place is None else kept.get(place)
+    return [Page(one, origin, kept.get(place) if (place := place_of(one.page)) else None) for one in crawled]
 
 
 async def _read(bodies: BodyStore, places: list[BodyLocation]) -> "Mapping[BodyLocation, Blob | NotFound]":

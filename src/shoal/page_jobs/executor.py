@@ -5,7 +5,6 @@ If a job may not be fetched after it was leased, because its host asks us to wai
 returned to its lane until its host may be requested again.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -150,10 +149,8 @@ class PageJobExecutor:
                 RenderingPutOff(job_id=task.lease.fence.job_id, error=why.message, seconds=why.wait_seconds)
             )
             return PutOff(task.lease.fence, why.wait_seconds, why.reason)
-        if work.formats:  # in a thread: the main text of a large page takes seconds
-            return ResultDelivery(
-                task.lease.fence, *await asyncio.to_thread(self._runner.scraped, work, fetched, screenshot)
-            )
+        if work.formats:
+            return ResultDelivery(task.lease.fence, *await self._runner.scraped(work, fetched, screenshot))
         return ResultDelivery(task.lease.fence, self._runner.result(work, fetched))
 
     async def find_slot(self, task: PageTask) -> PutOff | None:

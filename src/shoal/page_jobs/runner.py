@@ -15,6 +15,7 @@ from shoal.base.text import json_of
 from shoal.base.url import Url
 from shoal.egress import Egress, Failure, Limits
 from shoal.egress.exchange import parse_retry_after
+from shoal.extract.converter import Converter
 from shoal.extract.page import ExtractOptions, PageFacts
 from shoal.hosts.robots import RobotsSource, Rules, product_token
 from shoal.hosts.robots_cache import RobotsRules
@@ -117,6 +118,7 @@ class PageJobRunner:
         self._clock = clock
         self._longest_retry_after = longest_retry_after
         self._max_content = max_content  # bytes of the content of a scrape, as JSON
+        self._converter = Converter()
         self._readers: dict[bytes, OptionalFactsReader] = {}
 
     def robots_of(self, work: PageWork) -> RobotsRules | None:
@@ -168,6 +170,7 @@ class PageJobRunner:
         if self._renderer is not None:
             self._renderer.close()
         self._routes.close()
+        self._converter.close()
 
     def limits_of(self, work: PageWork) -> Limits:
         """Return the limits of the fetch; a job may only shorten the timeout."""
@@ -213,13 +216,14 @@ class PageJobRunner:
         wait = self._asked_seconds(fetched)
         return replace(result, status=Status.FAIL, retry_after_seconds=wait, **_as_error(problem))
 
-    def scraped(self, work: PageWork, fetched: Fetched, screenshot: bytes | None) -> tuple[Result, int]:
-        """Return the result of a scrape with the content of its page, and its size. It may take seconds to make, and
-        is made into JSON here: it may have megabytes."""
+    async def scraped(self, work: PageWork, fetched: Fetched, screenshot: bytes | None) -> tuple[Result, int]:
+        """Return the result of a scrape with the content of its page, as JSON, and its size. It may take seconds."""
         result = self.result(work, fetched)
         if result.status is not Status.SUCCESS:
             return result, 0
-        problem = add_content(result.data, work.formats, fetched, screenshot, self._limits, self._max_content)
+        problem = await add_content(
+            result.data, work.formats, fetched, screenshot, self._limits, self._max_content, self._converter
+        )
         text = json_of(result.data)
         result = replace(result, data=orjson.Fragment(text))
         return result if problem is None else replace(result, status=Status.FAIL, **_as_error(problem)), len(text)

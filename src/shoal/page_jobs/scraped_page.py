@@ -1,14 +1,19 @@
 """The result of a scrape: the record of the page, and its content in the requested formats."""
 
+import asyncio
 from base64 import b64encode
 from collections.abc import Sequence
 from typing import Any
 
+import orjson
+
 from shoal.base.clock import from_micros
+from shoal.base.errors import TimeError
 from shoal.base.parsing import show_size
 from shoal.base.text import json_of
 from shoal.base.url import DEFAULT_RULES, Canonicalizer, Url, UrlRefusal, origin
 from shoal.egress import Failure, Limits
+from shoal.extract.converter import Converter, UnconvertedPage
 from shoal.extract.encoding import with_encoded_queries
 from shoal.extract.page import PageFacts
 from shoal.page_jobs.spec import ScrapeFormat
@@ -47,37 +52,41 @@ def document(page: Page) -> dict[str, Any]:
     return {"page": record, "content": {}, "is_cut": False}
 
 
-def add_content(
+async def add_content(
     document: dict[str, Any],
     formats: Sequence[ScrapeFormat],
     fetched: Fetched,
     screenshot: bytes | None,
     limits: Limits,
     most: int,
+    converter: Converter,
 ) -> Failure | None:
-    """Add the content of a fetched page; return why that cannot be done, after adding the error to its record. It may
-    take seconds."""
-    from shoal.extract.content import Content, content_as  # with what reads main texts
-
+    """Add the content of a fetched page; return why that cannot be done, after adding the error to its record."""
     record: dict[str, Any] = document["page"]
     captured = fetched.captured[0]
-    source = source_from(captured.response, captured.rendered or None, limits)
+    source = await asyncio.to_thread(source_from, captured.response, captured.rendered or None, limits)
     if isinstance(source, Failure):
         problem = source
     else:
-        content = Content(source, record["robots"])
-        found: dict[str, Any] = {name: content_as(name, content, record) for name in formats if name != "screenshot"}
-        if screenshot is not None:
-            found["screenshot"] = b64encode(screenshot).decode()
-        size = len(json_of(found))
-        if size <= most:
-            is_cut = content.is_cut if {"markdown", "text"} & set(formats) else source.is_cut
-            document.update(content=found, is_cut=is_cut)
-            return None
-        message = (
-            f"The content is {show_size(size)} large, more than {show_size(most)}; ask for fewer formats, or the "
-            "operator to raise SHOAL_MAX_RESULT."
-        )
-        problem = Failure("content_too_large", message, retryable=False, url=source.url)
+        wanted = [name for name in formats if name != "screenshot"]
+        page = UnconvertedPage(source.url, source.body, source.content_type, wanted, record["robots"], as_json=True)
+        try:
+            converted = await converter.convert(page)
+        except TimeError as error:
+            problem = Failure("content_failed", error.message, retryable=False, url=source.url)
+        else:
+            found = converted.content | {"json": json_of(record)}
+            if screenshot is not None:
+                found["screenshot"] = json_of(b64encode(screenshot).decode())
+            content = {name: orjson.Fragment(found[name]) for name in formats if name in found}
+            size = len(json_of(content))
+            if size <= most:
+                document.update(content=content, is_cut=converted.is_cut)
+                return None
+            message = (
+                f"The content is {show_size(size)} large, more than {show_size(most)}; ask for fewer formats, or the "
+                "operator to raise SHOAL_MAX_RESULT."
+            )
+            problem = Failure("content_too_large", message, retryable=False, url=source.url)
     record["error"] = {"code": problem.code, "message": problem.message}
     return problem

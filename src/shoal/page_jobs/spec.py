@@ -15,7 +15,7 @@ from shoal.base.text import redact_url, shorten
 from shoal.base.url import Url, UrlRefusal, UrlRules, canonical, origin
 from shoal.egress.address import AddressRule
 from shoal.egress.exchange import MOST_HEADERS, RESERVED, check_headers, hidden_headers
-from shoal.extract.content import ContentFormat
+from shoal.extract.converter import ContentFormat
 from shoal.queue.job import HTTP, JS, SCRAPE, SCRAPE_JS
 
 KIND: Final = "page"

@@ -4,6 +4,7 @@ Bodies are stored as gzip members of WARC records (see `warc`); a page's row hol
 before the commit that stores the row: a crash in between leaves unreferenced bytes, but never a row without its bytes.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
@@ -133,7 +134,7 @@ def _runs(places: Sequence[BodyLocation]) -> Iterator[list[BodyLocation]]:
 async def answer_of(store: BodyStore, page: Page) -> Response | None:
     """Return a page's last response; None if it was not stored. `Response.body` decodes it."""
     place = place_of(page)
-    return None if place is None else answer_in(await store.read(place), place)
+    return None if place is None else await asyncio.to_thread(answer_in, await store.read(place), place)
 
 
 def answer_in(kept: bytes, place: BodyLocation) -> Response:
@@ -153,7 +154,7 @@ def answer_in(kept: bytes, place: BodyLocation) -> Response:
 async def source_of(store: BodyStore, page: Page, limits: Limits) -> "Source | Failure | None":
     """Return a page as its readers see it: see `source_in`; None if it was not stored."""
     place = place_of(page)
-    return None if place is None else source_in(await store.read(place), place, limits)
+    return None if place is None else await asyncio.to_thread(source_in, await store.read(place), place, limits)
 
 
 def source_in(kept: bytes, place: BodyLocation, limits: Limits) -> "Source | Failure":

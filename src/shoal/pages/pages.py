@@ -1,6 +1,7 @@
 """Reads of stored pages for the API and the console: lists, summaries, comparisons of two fetches."""
 
 import asyncio
+from bisect import bisect_left
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -303,7 +304,7 @@ class PageSummary:
         self.responses[kind] += 1
         self.depths[page.depth][UNCHANGED if page.status == NOT_MODIFIED else kind] += 1
         if page.duration_ms is not None and page.status is not None:
-            self.times[_bucket(page.duration_ms)] += 1
+            self.times[bisect_left(LIMITS_MS, page.duration_ms)] += 1
             self.slowest_ms = max(self.slowest_ms, page.duration_ms)
         if page.content_type:
             self.types[page.content_type.partition(";")[0].strip().lower()[:100]] += 1
@@ -330,10 +331,6 @@ class PageSummary:
             if place in self.folders or len(self.folders) < MOST_FOLDERS:
                 return place
         return host, OTHER
-
-
-def _bucket(milliseconds: float) -> int:
-    return next((place for place, limit in enumerate(LIMITS_MS) if milliseconds <= limit), len(LIMITS_MS))
 
 
 class PageSummaries:

@@ -8,6 +8,7 @@ import orjson
 from msgspec import Struct
 
 from shoal.base.database import Tx
+from shoal.base.text import encodable
 from shoal.base.url import Url
 from shoal.pages.page import RENDER_WAITS, Page
 
@@ -135,7 +136,7 @@ class PageStore:
         try:
             return await tx.many("insert_pages", rows)
         except UnicodeEncodeError:  # a lone surrogate in some text: rare, so checked only now
-            return await tx.many("insert_pages", [_encodable(row) for row in rows])
+            return await tx.many("insert_pages", encodable(rows))
 
     async def known(self, tx: Tx, crawl: int, keys: list[tuple[int, int]]) -> set[tuple[int, int]]:
         """Return those of these keys and checks that have a page."""
@@ -317,13 +318,6 @@ def _row(crawl: int, key: int, chk: int, page: Page) -> dict[str, Any]:
     row["redirects"] = orjson.dumps(page.redirects).decode() if page.redirects else None
     row["data"] = orjson.dumps(page.data).decode() if page.data is not None else None
     return row
-
-
-def _encodable(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
-        for name, value in row.items()
-    }
 
 
 def _page(row: Any) -> Page:

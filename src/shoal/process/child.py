@@ -16,12 +16,13 @@ import uvloop
 
 from shoal.app import App, opened
 from shoal.base.errors import ShoalError
+from shoal.base.machine import die_with_parent
 from shoal.base.service import Service
 from shoal.base.settings_loader import RemovedSetting, load
 from shoal.hosts.controller_addresses import ANNOUNCE_EVERY
 from shoal.process.lifetime import logged, reduce_collections
 from shoal.process.runners import RUNNERS, Runs, page_job_executor
-from shoal.work.child_loop import Child, ChildRefused, PageWork, RunWork, die_with_parent
+from shoal.work.child_loop import Child, ChildRefused, PageWork, RunWork
 from shoal.work.page_job_loop import JobExecutor, holder_of
 
 Pages = Callable[[App, Sequence[str]], JobExecutor[Any, Any]]

@@ -13,6 +13,7 @@ PAGE_ERRORS = {
     "backslash_in_url": _URL_REFUSED,
     "bad_encoding": message("the body does not match its encoding"),
     "body_too_large": message("the body is too large"),
+    "content_failed": message("its content could not be converted"),
     "content_too_large": message("the content is too large"),
     "connect_error": message("the server refused the connection"),
     "connect_timeout": message("the server could not be reached in time"),

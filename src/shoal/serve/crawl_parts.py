@@ -1,8 +1,7 @@
 """REST endpoints for what a crawl has: pages, links, its journal, its politeness."""
 
-import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, field
@@ -12,8 +11,8 @@ from shoal.access.token import TokenScope
 from shoal.base.database import Database
 from shoal.base.errors import BodyNotKept, InvalidInput, NotFound, RateLimited
 from shoal.base.request_form import Form, describe
-from shoal.base.text import json_of, shorten
-from shoal.base.url import Url, UrlRefusal, UrlRules
+from shoal.base.text import shorten
+from shoal.base.url import Url, UrlRefusal
 from shoal.crawl.frontier.admin_store import FrontierAdminStore
 from shoal.crawl.frontier.fates import SKIPPED
 from shoal.crawl.journal import MOST_AT_ONCE
@@ -23,11 +22,9 @@ from shoal.crawl.politeness import Politeness
 from shoal.crawl.states import TERMINAL
 from shoal.crawl.store import ByDriver
 from shoal.egress import Failure, Limits
-from shoal.extract.content import Content, ContentFormat, content_as
-from shoal.extract.tree import Source
-from shoal.pages.bodies import BodyStore, body_missing, place_of, source_in
+from shoal.extract.converter import ContentFormat, Converter, UnconvertedPage
+from shoal.pages.bodies import BodyStore, body_missing, source_of
 from shoal.pages.export.output import ExportFilter
-from shoal.pages.page import Page as StoredPage
 from shoal.pages.pages import Pages
 from shoal.pages.store import PageFilter
 from shoal.serve.crawl_feed import CrawlFeeds
@@ -53,11 +50,12 @@ class ContentQuery(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class PageApi:
     """`/api/v1/crawls/{crawl_id}/pages`."""
 
-    def __init__(self, crawls: Crawls, pages: Pages, bodies: BodyStore, limits: Limits) -> None:
+    def __init__(self, crawls: Crawls, pages: Pages, bodies: BodyStore, limits: Limits, converter: Converter) -> None:
         self._crawls = crawls
         self._pages = pages
         self._bodies = bodies
         self._limits = limits
+        self._converter = converter
 
     @endpoint(
         "GET",
@@ -103,28 +101,20 @@ class PageApi:
             raise NotFound("page", number, "take the `number` of an item of the list of pages")
         if request.query.format == "json":
             return Json(page.record(crawl.id))
-        place = place_of(page)
-        if place is None:
+        source = await source_of(self._bodies, page, self._limits)
+        if source is None:
             raise body_missing(page)
-        kept = await self._bodies.read(place)
-
-        def source() -> Source | Failure:
-            return source_in(kept, place, self._limits)
-
-        return await asyncio.to_thread(_written, request.query.format, source, page, crawl.config.url_rules())
-
-
-def _written(form: ContentFormat, read: Callable[[], Source | Failure], page: StoredPage, rules: UrlRules) -> Response:
-    """Return content so that a browser shows it, and does not run it. It may take seconds to make."""
-    source = read()
-    if isinstance(source, Failure):
-        raise BodyNotKept(page.url, source.message.rstrip("."), "check its error first")
-    content = Content(source, page.robots, rules)
-    found = content_as(form, content, {})
-    headers = {"Shoal-Is-Cut": "true"} if content.is_cut else {}
-    if isinstance(found, str):
-        return Response(found.encode("utf-8", "replace"), headers=headers, media_type="text/plain")
-    return Response(json_of(found), headers=headers, media_type=Json.media_type)
+        if isinstance(source, Failure):
+            raise BodyNotKept(page.url, source.message.rstrip("."), "check its error first")
+        form, rules = request.query.format, crawl.config.url_rules()
+        found = await self._converter.convert(
+            UnconvertedPage(source.url, source.body, source.content_type, [form], page.robots, rules)
+        )
+        return Response(  # a browser shows it, and does not run it
+            found.content[form],
+            headers={"Shoal-Is-Cut": "true"} if found.is_cut else {},
+            media_type=Json.media_type if form == "links" else "text/plain",
+        )
 
 
 LinkStatus = Annotated[str, Meta(pattern=r"^([1-9]([0-9][0-9]|xx)|error)\Z", examples=["404", "4xx", "error"])]

@@ -36,7 +36,7 @@ class CdpSession:
     def __init__(self, connection: "CdpConnection", session_id: str = "", on_event: OnEvent | None = None) -> None:
         self._connection = connection
         self.id = session_id
-        self.on_event = on_event or _ignore
+        self.on_event = on_event or (lambda method, params: None)
 
     def send(self, method: str, **params: Any) -> "asyncio.Future[Params]":
         """Send a command; the future has its result. Commands are executed in the order in which they were sent."""
@@ -162,7 +162,3 @@ class _WriteProtocol(asyncio.BaseProtocol):
 def _forget(future: "asyncio.Future[Params]") -> None:
     if not future.cancelled():
         future.exception()
-
-
-def _ignore(method: str, params: Params) -> None:
-    """Ignore an event."""

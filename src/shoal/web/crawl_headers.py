@@ -15,6 +15,7 @@ from shoal.base.clock import Clock, to_micros
 from shoal.base.url import Url, hostname, origin, registrable_domain
 from shoal.egress import HeaderPairs, Request, Response
 from shoal.egress.exchange import split
+from shoal.extract.page import as_sent
 
 ACCEPT: Final = "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"
 LONGEST: Final = 4096  # characters of one cookie, attributes included
@@ -77,7 +78,7 @@ class CookieJar:
         """Store the cookies that a response from this URL sets, and delete those that it expires."""
         now = self._clock.micros()
         for text in fields:
-            cookie = read_cookie(_as_sent(text), url, now)
+            cookie = read_cookie(as_sent(text), url, now)
             if cookie is None:
                 continue
             if cookie.expires_at <= now:
@@ -133,14 +134,11 @@ class CookieJar:
 
     def _evict(self, kept: dict[tuple[str, str], Cookie]) -> None:
         if len(kept) > MOST_PER_HOST:
-            self._drop(self._least(cookie for cookie in kept.values() if not cookie.is_given))
+            now = self._clock.micros()  # an expired one goes if there is any, else the oldest
+            evictable = (cookie for cookie in kept.values() if not cookie.is_given)
+            self._drop(min(evictable, key=lambda cookie: (cookie.expires_at > now, cookie.number)))
         if len(self._of_sites) > MOST:
             self._drop(next(iter(self._of_sites.values())))
-
-    def _least(self, cookies: Iterable[Cookie]) -> Cookie:
-        """Return the cookie of a host to evict: an expired one if there is any, else the oldest."""
-        now = self._clock.micros()
-        return min(cookies, key=lambda cookie: (cookie.expires_at > now, cookie.number))
 
     def _drop(self, cookie: Cookie) -> None:
         kept = self._by_domain.get(cookie.domain, {})
@@ -182,14 +180,6 @@ def is_public_suffix(domain: str) -> bool:
     """Return whether this is a public suffix, such as `co.uk`, `com` or `localhost`."""
     below = f"x.{domain}"
     return registrable_domain(below) == below
-
-
-def _as_sent(text: str) -> str:
-    """Decode as UTF-8 a field that was read as Latin-1: many servers send UTF-8 in headers."""
-    try:
-        return text if text.isascii() else text.encode("latin-1").decode()
-    except UnicodeError:
-        return text
 
 
 def _attributes(text: str) -> dict[str, str]:
@@ -330,8 +320,7 @@ class CrawlHeaders:
 
     def learn(self, response: Response) -> None:
         """Store the cookies that a response sets."""
-        fields = response.headers.all("set-cookie")
-        if fields:
+        if fields := response.headers.all("set-cookie"):
             self._jar.take(Url(response.url), fields)
 
     def learn_again(self, url: str, field: str) -> None:
@@ -356,11 +345,5 @@ class CrawlHeaders:
 def seed_origins(seeds: Iterable[Url]) -> set[str]:
     """Return the origins that may receive a crawl's secrets: those of its seeds, and the same hosts over HTTPS."""
     origins = {origin(seed) for seed in seeds}
-    return origins | {
-        f"https://{host_origin.removeprefix('http://')}" for host_origin in origins if _is_plain(host_origin)
-    }
-
-
-def _is_plain(host_origin: str) -> bool:
-    """Return whether the origin is HTTP on the default port; HTTPS on its default port is then the same host."""
-    return host_origin.startswith("http://") and ":" not in host_origin[7:].rpartition("]")[2]
+    plain = {one[7:] for one in origins if one.startswith("http://")}
+    return origins | {f"https://{host}" for host in plain if ":" not in host.rpartition("]")[2]}  # on the default port

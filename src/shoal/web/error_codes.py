@@ -38,6 +38,7 @@ PAGE_ERRORS: Final[dict[str, Meaning]] = {
     "protocol_error": Meaning("The response is not valid HTTP. It is retried only if it was incomplete.", True),
     "headers_too_large": Meaning("The headers exceed `SHOAL_MAX_HEADERS` or `SHOAL_MAX_HEADER_SIZE`."),
     "body_too_large": Meaning("The body as sent exceeds `SHOAL_MAX_BODY`."),
+    "content_failed": Meaning("The content that a scrape asked for took too long or too much memory to convert."),
     "content_too_large": Meaning("The content that a scrape asked for exceeds `SHOAL_MAX_RESULT`."),
     "decompressed_too_large": Meaning("The decompressed body exceeds `SHOAL_MAX_DECODED`."),
     "too_many_encodings": Meaning("The body has more nested encodings than `SHOAL_MAX_ENCODINGS`."),

@@ -147,8 +147,8 @@ class RenderRequest(Form, frozen=True, kw_only=True, forbid_unknown_fields=True)
     checks = {"url": usable_url, "headers": check_headers}
 
 
-class Renderer(Protocol):
-    """Renders pages. A service has browsers, too, but they are not ours to count."""
+class BrowserOwner(Protocol):
+    """A part of this process that has browsers."""
 
     @property
     def browsers(self) -> int:
@@ -160,17 +160,21 @@ class Renderer(Protocol):
         """The number of pages in them."""
         ...
 
+    async def restart(self) -> None:
+        """Replace the browsers that run. Pages in progress start again in the new ones; no attempt is counted. Raises
+        `BadConfig` if no new one can be started."""
+        ...
+
+
+class Renderer(BrowserOwner, Protocol):
+    """Renders pages. A service has browsers, too, but they are not ours to count."""
+
     async def render(self, request: RenderRequest) -> RenderedPage | Failure:
         """Render one page; a page that cannot be rendered is a failure, not an exception.
 
         Raises `RateLimited` or `BackendUnavailable` if the page was not tried: that is not the page's fault, and the
         caller tries again later without counting an attempt. A cancelled call stops the page.
         """
-        ...
-
-    async def restart(self) -> None:
-        """Replace the browsers that run. Pages in progress start again in the new ones; no attempt is counted. Raises
-        `BadConfig` if no new one can be started."""
         ...
 
     def abort(self) -> None:
@@ -304,24 +308,6 @@ async def save_screenshot(folder: Path, url: Url, picture: bytes) -> None:
     except OSError as error:
         why = error.strerror or str(error)
         raise BadConfig("SHOAL_SCREENSHOTS", f"cannot be written to ({why})", "choose a writable folder") from None
-
-
-class BrowserOwner(Protocol):
-    """A part of this process that has browsers."""
-
-    @property
-    def browsers(self) -> int:
-        """The number of browsers that run."""
-        ...
-
-    @property
-    def active(self) -> int:
-        """The number of pages in them."""
-        ...
-
-    async def restart(self) -> None:
-        """Replace the browsers; no page in them counts a failed attempt."""
-        ...
 
 
 class LocalBrowsers:

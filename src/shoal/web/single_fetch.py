@@ -79,12 +79,9 @@ class SingleFetches:
             if not grant.granted:
                 await self._clock.sleep(grant.wait_seconds)
                 continue
-            task = SingleFetch(next(self._numbers), url, send, asyncio.get_running_loop().create_future(), grant.host)
-            task.start_in_seconds, task.slot_at, task.delay_seconds = (
-                grant.wait_seconds,
-                grant.slot_at,
-                grant.delay_seconds,
-            )
+            outcome = asyncio.get_running_loop().create_future()
+            slot = (grant.host, grant.wait_seconds, grant.slot_at, grant.delay_seconds)
+            task = SingleFetch(next(self._numbers), url, send, outcome, *slot)
             if self._limiter.timing is not None:
                 self._limiter.timing.usable([task])
             self._pool.accept([task])

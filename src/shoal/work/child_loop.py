@@ -1,10 +1,8 @@
 """In the child: gets its work over stdin, reports over stdout, and dies with the worker that started it."""
 
 import asyncio
-import ctypes
 import os
 import resource
-import signal
 import sys
 import traceback
 from collections.abc import Awaitable, Callable
@@ -54,7 +52,6 @@ T = TypeVar("T", bound=JobTask)
 R = TypeVar("R")
 
 TICK_SECONDS = 0.5
-PR_SET_PDEATHSIG = 1
 
 
 class ChildRefused(Signal, frozen=True, kw_only=True):
@@ -62,14 +59,6 @@ class ChildRefused(Signal, frozen=True, kw_only=True):
 
     pid: int
     error: str
-
-
-def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when the parent ends, for whatever reason."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before we asked
-        os._exit(1)
 
 
 class ChildWork(Protocol):

@@ -1,24 +1,28 @@
 """Writes pages and links to a file or to stdout, each once, also after a kill."""
 
 import asyncio
+import csv
 import re
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Final, Protocol
+
+import orjson
 
 from shoal.base.errors import InvalidInput
 from shoal.base.extras import require
 from shoal.base.text import shorten
 from shoal.egress import Limits
 from shoal.pages.bodies import BodyLocation, BodyStore, place_of, read_all, within
-from shoal.pages.export.existing import may_replace
 from shoal.pages.export.formats import Csv, Format, Json, JsonLines
 from shoal.pages.export.part_file import PartFile, Stdout
-from shoal.pages.export.table import LINK_COLUMNS, PAGE_COLUMNS, Columns, PageTable, Row
+from shoal.pages.export.table import DATA, LINK_COLUMNS, PAGE_COLUMNS, PARTS, Columns, PageTable, Row
 from shoal.pages.page import Page
 
 STDOUT = "-"
+LARGEST_RECORD: Final = 4_000_000  # bytes of a file that are looked at: one record is smaller
+_OURS: Final = frozenset({*PAGE_COLUMNS, *LINK_COLUMNS, *PARTS})
 MOST_BODIES = 8_000_000  # compressed bytes in memory at once, not counting what is built from one page
 
 Bodies = Mapping[BodyLocation, bytes]
@@ -302,3 +306,34 @@ class ExportFilter:
         if not self.words or (error_code is not None and ERROR in self.words):
             return True
         return any(word in self.words or f"{word[0]}xx" in self.words for word in map(str, statuses))
+
+
+def may_replace(name: str, columns: Iterable[str]) -> bool:
+    """Return whether a file is empty, or a table with the columns of the one to be written, or with several columns,
+    all of which pages or links have."""
+    path = Path(name)
+    try:
+        if not path.stat().st_size:
+            return True
+        found = _columns(path)
+    except (OSError, ValueError, csv.Error):
+        return False
+    return found == list(columns) or (len(found) > 1 and all(one in _OURS or one.startswith(DATA) for one in found))
+
+
+def _columns(path: Path) -> list[str]:
+    """Return the columns of a file; raise ValueError if it has none."""
+    if path.suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        return list(pq.read_schema(path).names)  # its errors are ValueErrors
+    with path.open("rb") as file:
+        first = file.readline(LARGEST_RECORD)
+        if path.suffix == ".json" and first.strip() == b"[":
+            first = file.readline(LARGEST_RECORD)
+            if first.strip() == b"]":
+                return list(PAGE_COLUMNS)  # an empty array
+    if path.suffix == ".csv":
+        return next(csv.reader([first.decode()]), [])
+    row: Any = orjson.loads(first.rstrip().rstrip(b","))
+    return list(row) if isinstance(row, dict) else []

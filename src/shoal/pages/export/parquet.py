@@ -51,7 +51,7 @@ class Parquet:
         return b"".join(self._written.taken())
 
     def rows(self, rows: Iterable[Row]) -> Iterator[bytes]:
-        batch = self._batch([self._row(row) for row in rows])
+        batch = self._batch([{**row, **{name: _json(row[name]) for name in self._as_json}} for row in rows])
         self._waiting.append(batch)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
@@ -64,9 +64,6 @@ class Parquet:
             self._write_group()
         self._writer.close()
         return iter(self._written.taken())
-
-    def _row(self, row: Row) -> dict[str, Any]:
-        return {**row, **{name: _json(row[name]) for name in self._as_json}}
 
     def _batch(self, rows: list[dict[str, Any]]) -> Any:
         try:

@@ -61,7 +61,11 @@ class PageTable:
     ) -> None:
         """`rules`: the rule set of the pages; `is_open`: hooks add fields that nobody knows before they run; `whole`:
         the fields of a record if `fields` is None. Raise `InvalidInput` for a field or list that no page can have."""
-        data = None if rules is None else _read_rules(rules)
+        data = None
+        if rules is not None:
+            from shoal.extract.rules import read_rules  # few crawls have rules: keep this import out of start-up
+
+            data = read_rules(rules)
         self._explode = None if explode is None else _list_field(explode.removeprefix(DATA), data, is_open=is_open)
         of_data = _data_columns(data, self._explode, is_open=is_open)
         known = {**PAGE_COLUMNS, **PARTS, **of_data}
@@ -129,12 +133,6 @@ def _value(record: Row, path: tuple[str, ...]) -> Any:
     for part in path:
         value = value.get(part) if isinstance(value, Mapping) else None
     return value
-
-
-def _read_rules(rules: Mapping[str, Any]) -> "RuleSet":
-    from shoal.extract.rules import read_rules  # few crawls have rules: keep this import out of start-up
-
-    return read_rules(rules)
 
 
 def _list_field(name: str, rules: "RuleSet | None", *, is_open: bool) -> str:

@@ -3,6 +3,7 @@
 import heapq
 import re
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -15,7 +16,7 @@ from shoal import __version__
 from shoal.egress import Headers, Limits
 from shoal.pages import warc
 from shoal.pages.bodies import BodyLocation, place_of
-from shoal.pages.export.existing import is_archive
+from shoal.pages.export.output import LARGEST_RECORD
 from shoal.pages.export.part_file import PartFile, translated
 from shoal.pages.page import Page
 from shoal.pages.warc import Record
@@ -35,16 +36,10 @@ _MOST_ROUNDS: Final = 8
 
 def surt(url: str) -> str:
     parts = urlsplit(url)
-    return f"{_host(parts.hostname or '')}{_port(parts.scheme, parts.port)}){_path(parts.path)}{_query(parts.query)}"
-
-
-def _host(host: str) -> str:
-    host = _WWW.sub("", host.lower().rstrip("."))
-    return host if ":" in host else ",".join(reversed(host.split(".")))
-
-
-def _port(scheme: str, port: int | None) -> str:
-    return "" if port is None or port == _PORTS.get(scheme) else f":{port}"
+    host = _WWW.sub("", (parts.hostname or "").lower().rstrip("."))
+    place = host if ":" in host else ",".join(reversed(host.split(".")))
+    port = "" if parts.port in (None, _PORTS.get(parts.scheme)) else f":{parts.port}"
+    return f"{place}{port}){_path(parts.path)}{_query(parts.query)}"
 
 
 def _path(path: str) -> str:
@@ -137,6 +132,16 @@ class SortedLines:
         self._lines = []
 
 
+def is_archive(name: str) -> bool:
+    """Return whether a WARC file is empty, or begins with a record that names Shoal."""
+    try:
+        with Path(name).open("rb") as file:
+            first = file.read(LARGEST_RECORD)
+        return not first or b"software: Shoal/" in zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(first, 10_000)
+    except (OSError, zlib.error):
+        return False
+
+
 ENDING = ".warc.gz"
 INDEX_ENDING = ".cdxj"
 INDEXED = "response"  # a 304 has nothing to replay: the response that is still valid precedes it
@@ -147,6 +152,7 @@ class WarcOutput:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self._file_name = Path(name).name
         self._file = PartFile(name)
         self._index = PartFile(name.removesuffix(ENDING) + INDEX_ENDING)
         self._lines = SortedLines(Path(name).parent)
@@ -186,15 +192,10 @@ class WarcOutput:
         self._index.leave()
         self._file.leave()
 
-    @property
-    def _file_name(self) -> str:
-        return Path(self.name).name
-
     def _indexed(self, runs: list[bytes]) -> Iterator[bytes]:
-        file_name = self._file_name
         for run in runs:
             for piece in warc.pieces(run):
                 member = run[piece.offset : piece.offset + piece.length]
                 if warc.kind_of(member) == INDEXED:
-                    yield line_of(warc.read_head(member), file_name, self._end + piece.offset, piece.length)
+                    yield line_of(warc.read_head(member), self._file_name, self._end + piece.offset, piece.length)
             self._end += len(run)

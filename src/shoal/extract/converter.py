@@ -1,0 +1,181 @@
+"""Convert pages to the formats that people ask for, beside an event loop.
+
+A parser holds the GIL for as long as it reads: a page of 10 MB would stop all loops of this process, from whatever
+thread. Small pages are converted by threads of their own, larger ones by a few processes, which are started when
+there is such a page, have a bound on time and memory, and die with their parent. See docs/decisions/0061.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from resource import RLIMIT_AS, RLIMIT_CORE, setrlimit
+from typing import Final, Literal
+
+from msgspec import Struct, msgpack
+
+from shoal.base.errors import BackendUnavailable, TookTooLong
+from shoal.base.machine import die_with_parent, started
+from shoal.base.parsing import show_size
+from shoal.base.text import json_of
+from shoal.base.url import DEFAULT_RULES, UrlRules
+
+LARGE: Final = 100_000  # bytes: for smaller pages, no call of the parser takes 50 ms, whatever they contain
+AT_ONCE: Final = 2  # large pages, and as many small ones
+SECONDS: Final = 60.0  # for one page
+MEMORY: Final = 1_500_000_000  # address space of a process: twice what the worst pages need
+IDLE_SECONDS: Final = 30.0  # after which a process without work is ended: the next one takes a quarter of a second
+ContentFormat = Literal["markdown", "html", "text", "links", "json"]
+COMMAND: Final = (sys.executable, "-m", "shoal.extract.converter")
+
+_OUT_OF_MEMORY: Final = 3  # exit code
+_NICE: Final = 5
+_SIZE: Final = 8  # bytes before each message, with its length
+
+
+class UnconvertedPage(Struct):
+    """A page as it was received, and the formats that are asked for."""
+
+    url: str
+    body: bytes
+    content_type: str | None
+    formats: Sequence[ContentFormat]
+    robots: str | None = None
+    rules: UrlRules = DEFAULT_RULES
+    as_json: bool = False  # texts, too
+
+
+class Converted(Struct):
+    """The content by format, encoded: links as JSON, the others as UTF-8 or, with `as_json`, as JSON. `is_cut`: one of
+    them lacks the rest of a page that is longer than what is read of it."""
+
+    content: dict[str, bytes]
+    is_cut: bool
+
+
+_pages, _results = msgpack.Decoder(UnconvertedPage), msgpack.Decoder(Converted)
+
+
+def convert(page: UnconvertedPage) -> Converted:
+    """Convert a page in this thread."""
+    from shoal.extract.content import Content, content_as  # with the parsers
+    from shoal.extract.tree import Source
+
+    content = Content(Source(page.url, page.body, page.content_type), page.robots, page.rules)
+    written: dict[str, bytes] = {}
+    for name in page.formats:
+        found = content_as(name, content, {})
+        is_text = isinstance(found, str) and not page.as_json
+        written[name] = found.encode("utf-8", "replace") if is_text else json_of(found)
+    return Converted(written, content.lacks_rest(page.formats))
+
+
+class Converter:
+    """Converts pages for one event loop."""
+
+    def __init__(self, seconds: float = SECONDS, memory: int = MEMORY) -> None:
+        self._seconds = seconds
+        self._memory = memory
+        self._threads = ThreadPoolExecutor(AT_ONCE, "convert")
+        self._places = asyncio.Semaphore(AT_ONCE)
+        self._idle: dict[Process, asyncio.TimerHandle] = {}
+
+    async def convert(self, page: UnconvertedPage) -> Converted:
+        """Convert a page; raise `TookTooLong` or `BackendUnavailable` if its process was too slow or died. Whoever
+        cancels this ends the process."""
+        if len(page.body) <= LARGE:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, convert, page)
+        from shoal.extract.encoding import MAX_BYTES
+
+        page.body = page.body[: MAX_BYTES + 1]  # nothing reads more, but that there is more is seen
+        async with self._places:
+            return await self._ask(await self._take(), page)
+
+    def close(self) -> None:
+        """End the processes that wait for work; those that work end with their requests."""
+        for process in list(self._idle):
+            self._end(process)
+
+    async def _take(self) -> Process:
+        while self._idle:
+            process, timer = self._idle.popitem()
+            timer.cancel()
+            if process.returncode is None and started(process.pid):
+                return process
+        return await asyncio.create_subprocess_exec(
+            *COMMAND, str(os.getpid()), str(self._memory), stdin=PIPE, stdout=PIPE, start_new_session=True
+        )
+
+    async def _ask(self, process: Process, page: UnconvertedPage) -> Converted:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        result: Converted | None = None
+        try:
+            async with asyncio.timeout(self._seconds):
+                if not process.stdin.is_closing():  # it has died already
+                    process.stdin.write(_message(page))
+                size = int.from_bytes(await process.stdout.readexactly(_SIZE))
+                result = _results.decode(await process.stdout.readexactly(size))
+                return result
+        except TimeoutError:
+            raise TookTooLong(f"the conversion of {page.url}", self._seconds) from None
+        except (EOFError, ConnectionError):
+            _kill(process)
+            what, why = f"the content of {page.url}", self._how_it_ended(await process.wait())
+            raise BackendUnavailable(what, why, "ask for its html or its links, or try again") from None
+        finally:
+            if result is None:
+                _kill(process)
+            else:
+                self._idle[process] = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._end, process)
+
+    def _end(self, process: Process) -> None:
+        self._idle.pop(process).cancel()
+        _kill(process)
+
+    def _how_it_ended(self, code: int) -> str:
+        if code == _OUT_OF_MEMORY:
+            return f"converting it needs more than {show_size(self._memory)} of memory"
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return f"the process that converted it {how}"
+
+
+def _message(value: Struct) -> bytes:
+    """Return a message of one of the processes, with its length."""
+    message = bytearray(_SIZE)
+    msgpack.Encoder().encode_into(value, message, _SIZE)
+    message[:_SIZE] = (len(message) - _SIZE).to_bytes(_SIZE)
+    return bytes(message)
+
+
+def _kill(process: Process) -> None:
+    with suppress(ProcessLookupError):
+        process.kill()
+
+
+def main() -> None:
+    """Convert the pages that arrive on stdin, in a process of its own."""
+    parent, memory = map(int, sys.argv[1:])
+    die_with_parent(parent)
+    with suppress(ValueError, OSError):  # macOS has no such limit
+        setrlimit(RLIMIT_AS, (memory, memory))
+    setrlimit(RLIMIT_CORE, (0, 0))
+    os.nice(_NICE)  # the loop of the parent comes first
+    logging.disable()  # what libraries say about a page
+    received, sent = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    try:
+        while size := received.read(_SIZE):
+            sent.write(_message(convert(_pages.decode(received.read(int.from_bytes(size))))))
+            sent.flush()
+    except (MemoryError, SystemError):  # the parser raises the latter if it gets no memory
+        os._exit(_OUT_OF_MEMORY)
+
+
+if __name__ == "__main__":
+    main()
