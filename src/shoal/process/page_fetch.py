@@ -11,8 +11,8 @@ from shoal.base.errors import InvalidInput
 from shoal.base.ids import CrawlId
 from shoal.base.url import Canonicalizer, Url
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.engine.engine_factory import headers_of
 from shoal.crawl.engine.page_reader import PageReader
+from shoal.crawl.engine.walker import headers_of
 from shoal.crawl.frontier.values import FrontierTask, WalkerBatch
 from shoal.crawl.scope import default_speed, seeds_of
 from shoal.crawl.states import CrawlState

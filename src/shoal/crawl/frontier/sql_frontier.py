@@ -10,7 +10,7 @@ from msgspec.msgpack import encode
 from shoal.base.database import Conflict, Tx
 from shoal.base.url import Url, origin
 from shoal.crawl.crawl import Crawl, FrontierDriver
-from shoal.crawl.frontier.fates import CLAIMABLE, REOPENING, WAITING, Fate, Trap, TrapState
+from shoal.crawl.frontier.fates import CLAIMABLE, REOPENING, Fate, Trap, TrapState
 from shoal.crawl.frontier.redirects import end_elsewhere
 from shoal.crawl.frontier.sql_take import CHAIN, KINDS, NEVER, QueuePositions, Take, depth_at
 from shoal.crawl.frontier.traps import TRAP_SCORE, count_traps, patterns_of, trap_of, trap_states
@@ -425,7 +425,7 @@ async def _fresh_by_inserting(tx: Tx, crawl: int, waiting: dict[Key, NewUrl]) ->
 
 def _waiting(urls: list[NewUrl]) -> dict[Key, NewUrl]:
     """Return the URLs to queue, the last one first; if a URL occurs twice, its first occurrence is used."""
-    return {(url.key, url.chk): url for url in reversed(urls) if url.fate in WAITING}
+    return {(url.key, url.chk): url for url in reversed(urls) if url.fate.waits}
 
 
 def _skipped(urls: list[NewUrl]) -> list[SkippedUrl]:

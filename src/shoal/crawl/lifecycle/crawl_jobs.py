@@ -8,8 +8,7 @@ from shoal.base.ids import JobId
 from shoal.base.signals import Signal, Signals
 from shoal.crawl import journal_messages as messages
 from shoal.crawl import states
-from shoal.crawl.crawl import Crawl
-from shoal.crawl.engine.budget import BUDGETS
+from shoal.crawl.crawl import BUDGETS, Crawl
 from shoal.crawl.journal import Journal
 from shoal.crawl.lifecycle.crawl_status import LIVE, NO_PAGE
 from shoal.crawl.lifecycle.transitions import CrawlTransitions

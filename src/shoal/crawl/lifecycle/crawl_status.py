@@ -9,8 +9,7 @@ from shoal.base.database import Tx
 from shoal.base.errors import InvalidInput, NotFound
 from shoal.base.text import plural
 from shoal.crawl import states
-from shoal.crawl.crawl import Counts, Crawl
-from shoal.crawl.engine.budget import BUDGETS
+from shoal.crawl.crawl import BUDGETS, Counts, Crawl
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import key_of
 from shoal.crawl.journal_messages import left_in_quarantine

@@ -22,8 +22,7 @@ from shoal.base.signals import Signal
 from shoal.base.url import Url
 from shoal.crawl import journal_messages as messages
 from shoal.crawl import states
-from shoal.crawl.crawl import Crawl, CrawlConfig, FrontierDriver
-from shoal.crawl.engine.budget import BUDGETS
+from shoal.crawl.crawl import BUDGETS, Crawl, CrawlConfig, FrontierDriver
 from shoal.crawl.frontier.fates import Trap
 from shoal.crawl.frontier.values import FrontierChange, NewUrl
 from shoal.crawl.journal_messages import JournalEntry
@@ -373,10 +372,6 @@ class Crawls(CrawlReader):
         await self._transitions.set_state(tx, crawl_id, states.run(), with_event=crawl.started_at is None)
         self._transitions.emit_on_commit(tx, crawl_id, states.run())
         return [messages.moved(crawl, states.run(), None)]
-
-    async def lock(self, tx: Tx, crawl_id: str) -> None:
-        """Lock a crawl until the end of the transaction, if it still exists."""
-        await self.store.lock(tx, crawl_id)
 
     async def _quiet(
         self,
