@@ -1,5 +1,5 @@
-"""The fetches of one walker: decides which URLs may be fetched, hands them to the fetch pool, and what comes back to the
-readers and the batch."""
+"""The fetches of one walker: decides which URLs may be fetched, hands them to the fetch pool, and what comes back to
+the readers and the batch."""
 
 import asyncio
 from collections.abc import Callable

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from itertools import compress
+from typing import cast
 
 from msgspec.structs import replace
 
@@ -306,10 +307,10 @@ class PageReader:
         if facts.encoding != "utf-8":
             written = with_encoded_queries(written, facts.encoding)
         resolved = self.urls.resolve(base, written, self._known.texts)
-        if known is not None:
+        if known is not None and not REFUSED.keys().isdisjoint(resolved):
             self._refuse(written, resolved, known)
         marked_from = len(facts.links) if self._respect_robots else len(written)
-        followed = dict.fromkeys([url for url in resolved[:marked_from] if isinstance(url, str)])
+        followed = _valid(resolved[:marked_from])
         in_scope = self.scope.inside_flags(followed)
         page.links_internal = sum(in_scope)
         page.links_external = len(followed) - page.links_internal
@@ -320,9 +321,8 @@ class PageReader:
             page.links = pack(map(self._known.packed, followed), bytes(in_scope))  # true is the flag INTERNAL
         else:
             page.links = pack(self._find(followed, in_scope, task.depth + 1, task.key, known), bytes(in_scope))
-        if marked := [url for url in resolved[marked_from:] if isinstance(url, str) and url not in followed]:
-            passed_over = self._passed_over(dict.fromkeys(marked), why_not or Fate.SKIPPED_NOFOLLOW, known)
-            page.links = join(page.links, passed_over)
+        if marked := {url: None for url in _valid(resolved[marked_from:]) if url not in followed}:
+            page.links = join(page.links, self._passed_over(marked, why_not or Fate.SKIPPED_NOFOLLOW, known))
 
     def _refuse(self, links: list[str], resolved: list[Url | UrlRefusal], batch: WalkerBatch) -> None:
         """Report invalid links once each. Their key is the hash of the link as it was written."""
@@ -401,3 +401,12 @@ class PageReader:
         if self.traps.holds(url):
             fate = Fate.QUARANTINED
         batch.found.append(NewUrl(key, chk, url, depth, fate, parent))
+
+
+def _valid(resolved: list[Url | UrlRefusal]) -> dict[Url, None]:
+    """Return the distinct URLs among resolved links, in their order. (A page has about sixty links, hardly any of them
+    invalid.)"""
+    urls = dict.fromkeys(resolved)
+    for refusal in REFUSED:
+        urls.pop(refusal, None)
+    return cast("dict[Url, None]", urls)

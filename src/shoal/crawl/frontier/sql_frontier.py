@@ -286,11 +286,12 @@ class SqlFrontier:
         nothing. Also return why targets of redirects are skipped after all."""
         trapped = [done for done in settled if done.fate is Fate.QUARANTINED]
         final = [done for done in settled if not done.fate.waits]
-        closed = await tx.batch("close_urls", [_held(crawl, fence, done.task) for done in final])
+        mark = {"crawl": crawl, "job_id": fence.job_id, "epoch": fence.epoch}
+        closed = await tx.all("close_urls", **mark, places=[done.task.seq for done in final]) if final else []
         closed += await tx.batch("quarantine_urls", [_held(crawl, fence, done.task) for done in trapped])
-        ours = {row["seq"] for row in closed}
+        ours = {seq for (seq,) in closed}
         done_now = [done for done in [*final, *trapped] if done.task.seq in ours]
-        fates = sorted((done.task.key, done.task.chk, crawl, int(done.fate)) for done in done_now)
+        fates = sorted([(done.task.key, done.task.chk, crawl, int(done.fate)) for done in done_now])
         await tx.many("set_fates", fates)
         skipped: Counter[Fate] = Counter()
         if targets := _ended_targets(crawl, done_now):
