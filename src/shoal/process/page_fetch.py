@@ -127,7 +127,7 @@ class PageFetch:
     async def _rendered(self, fetched: Fetched, *, screenshot: bool) -> tuple[Fetched, bytes | None]:
         """Return the page after its scripts have run, if it needs them. Raise if no browser can do that now."""
         from shoal.app.render import crawl_renderer  # few pages are rendered
-        from shoal.crawl.engine.render_stage_factory import render_options
+        from shoal.crawl.engine.render_options import render_options
         from shoal.web.rendering import RenderCallbacks, RenderStage
 
         outcome: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()

@@ -85,7 +85,7 @@ class Engine:
 
     def limit_rate(self, rate: FetchRate | None) -> None:
         """Start fetches only at this rate; None: as soon as possible."""
-        self._window.limit_rate(rate)
+        self._window.pool.limit_rate(rate)
 
     async def run(self) -> Ending:
         """Crawl until this walker no longer holds the job; return why.
@@ -164,7 +164,8 @@ class Engine:
 
     async def _widen_scope(self) -> None:
         """Add the hosts that seeds redirected to when other walkers fetched them, or this one before it was killed."""
-        self._pages.widen(await self._commits.seeds_landed())
+        for url in await self._commits.seeds_landed():
+            self._pages.scope.widen(url)
 
     async def _commit(self) -> Turn:
         if not self._callbacks.alive() and not await self._callbacks.renew():
@@ -183,14 +184,16 @@ class Engine:
         if turn.counts is not None:
             self._budget.learn(turn.counts)
         window = self._window
-        nothing_due = self._batch.held == window.waiting_for_slots or window.waits_for_rate or window.waits_for_renderer
+        nothing_due = (
+            self._batch.held == window.pool.waiting_for_slots or window.waits_for_rate or window.waits_for_renderer
+        )
         if batch.has_tries or (not batch.settled and nothing_due):
             self._progressed_at = self._clock.monotonic()
         self._report_settled(self._commits.stored(batch))
         if batch.hosts:
             self._throttle.learn(turn.hold_seconds)
             for host in turn.hold_seconds:  # responses to other walkers may have led to the hold
-                self._window.put_back(host)
+                self._window.pool.put_back(host)
             self._journal.held(batch.hosts, turn.hold_seconds)
             self._signals.hosts_held(batch.hosts, turn.hold_seconds)
         return turn

@@ -17,7 +17,7 @@ from shoal.crawl.frontier.values import FrontierTask, Settled, UrlKind, WalkerBa
 from shoal.crawl.scope import is_first_guess
 from shoal.crawl.store import HostRate
 from shoal.egress import Cancellable
-from shoal.hosts.rate import FetchRate, SlotTiming
+from shoal.hosts.rate import SlotTiming
 from shoal.hosts.robots_cache import RobotsAnswer, RobotsRules
 from shoal.web.fetch_pool import Admitted, FetchPool, WindowSize
 from shoal.web.page_fetcher import Fetched, PageFetcher
@@ -36,22 +36,17 @@ class Admission:
 
     def __init__(self, robots: RobotsRules, pages: PageReader, sitemaps: SitemapReader, *, rejudges: bool) -> None:
         self.robots = robots
-        self._pages = pages
+        self.pages = pages
         self._sitemaps = sitemaps
         self.rejudges = rejudges  # options were changed, so URLs that wait may no longer belong to the crawl
-
-    @property
-    def is_out_of_reach(self) -> bool:
-        """Return whether the host of the only seed cannot be reached, so waiting for a slot there is useless."""
-        return self._pages.is_out_of_reach
 
     def skip_fate(self, task: FrontierTask) -> Fate | None:
         """Return the fate of a URL that is known not to be fetched; None if it may be."""
         if task.chain is not None or task.kind is UrlKind.SITEMAP:
             return None
-        if self.rejudges and (fate := self._pages.judge_again(task)) is not Fate.OPEN:
+        if self.rejudges and (fate := self.pages.judge_again(task)) is not Fate.OPEN:
             return fate
-        if self._pages.traps.holds(task.url):
+        if self.pages.traps.holds(task.url):
             return Fate.QUARANTINED
         return Fate.SKIPPED_ROBOTS if self.robots.denies(task.url) else None
 
@@ -65,14 +60,14 @@ class Admission:
         Sitemaps that a robots.txt names are added to `batch`.
         """
         if task.awaited is not None:
-            return self._pages.end_redirects(task, task.awaited)
+            return self.pages.end_redirects(task, task.awaited)
         if task.kind is UrlKind.SITEMAP:
             return self._check_sitemap(task, batch)
         if task.chain is not None:
             return self._check_redirected(task)
-        if self.rejudges and (fate := self._pages.judge_again(task)) is not Fate.OPEN:
+        if self.rejudges and (fate := self.pages.judge_again(task)) is not Fate.OPEN:
             return Settled(task, fate)
-        if self._pages.traps.holds(task.url):
+        if self.pages.traps.holds(task.url):
             return Settled(task, Fate.QUARANTINED)
         match self.robots.judge(task.url):
             case RobotsAnswer.ALLOWED:
@@ -82,11 +77,11 @@ class Admission:
             case RobotsAnswer.DENIED:
                 return Settled(task, Fate.SKIPPED_ROBOTS)
             case RobotsAnswer.UNREACHABLE:
-                return self._pages.without_robots(task, self.robots.why(task.url))
+                return self.pages.without_robots(task, self.robots.why(task.url))
 
     def _check_redirected(self, task: FrontierTask) -> Admitted | Settled:
         """Check the target of a redirect by the rules of its own host."""
-        fate = self._pages.judge_target_again(task) if self.rejudges else Fate.OPEN
+        fate = self.pages.judge_target_again(task) if self.rejudges else Fate.OPEN
         if fate is Fate.OPEN:
             match self.robots.judge(task.at):
                 case RobotsAnswer.ALLOWED:
@@ -94,10 +89,10 @@ class Admission:
                 case RobotsAnswer.UNKNOWN:
                     return Admitted.AFTER_ROBOTS
                 case RobotsAnswer.UNREACHABLE:
-                    return self._pages.without_robots(task, self.robots.why(task.at))
+                    return self.pages.without_robots(task, self.robots.why(task.at))
                 case RobotsAnswer.DENIED:
                     fate = Fate.SKIPPED_ROBOTS
-        return self._pages.turned_away(task, fate)
+        return self.pages.turned_away(task, fate)
 
     def _check_sitemap(self, task: FrontierTask, batch: WalkerBatch) -> Admitted | Settled:
         """Check a sitemap. It waits for the robots.txt of its host, which may name others.
@@ -157,19 +152,14 @@ class FetchWindow:
         self._control = control
         self._has_capacity = has_capacity  # of the consumer of the results
         self._rendering = rendering
-        self._pool: FetchPool[FrontierTask] = FetchPool(size, self, self._throttle)
+        self.pool: FetchPool[FrontierTask] = FetchPool(size, self, self._throttle)
         self._in_browser: dict[int, Cancellable] = {}
         self._continuation: asyncio.Handle | None = None  # reads the rest of a large sitemap
 
     @property
-    def waiting_for_slots(self) -> int:
-        """Return how many tasks wait for their slot."""
-        return self._pool.waiting_for_slots
-
-    @property
     def waits_for_rate(self) -> bool:
         """Return whether nothing is in flight because of the rate limit."""
-        return self._pool.waits_for_rate and not self._in_browser
+        return self.pool.waits_for_rate and not self._in_browser
 
     @property
     def waits_for_renderer(self) -> bool:
@@ -181,11 +171,7 @@ class FetchWindow:
         """Return what the next fetch waits for; None if that is the response to an earlier one, or nothing."""
         if self.waits_for_renderer or (self._rendering is not None and self._rendering.is_full):
             return "the renderer"
-        return self._pool.waits_for
-
-    def limit_rate(self, rate: FetchRate | None) -> None:
-        """Start fetches only at this rate; None: as soon as possible."""
-        self._pool.limit_rate(rate)
+        return self.pool.waits_for
 
     def accept(self, tasks: list[FrontierTask]) -> None:
         """Take over tasks from the frontier, and start what may start."""
@@ -200,30 +186,26 @@ class FetchWindow:
                 self._responses.give_up(task)
             else:
                 wanted.append(task)
-        self._pool.accept(wanted)
+        self.pool.accept(wanted)
 
     def catch_up(self) -> None:
         """Read responses that waited, then start more fetches."""
         self._read_waiting()
-        self._pool.fill()
+        self.pool.fill()
 
     def resume_sitemaps(self) -> None:
         """Allow the next large sitemap, unless responses still wait to be read."""
-        if not self._responses.has_waiting and not self._batch.is_heavy:
+        if not self._responses.waiting and not self._batch.is_heavy:
             self._fetchers.resume_sitemaps()
 
     def change(self, size: WindowSize) -> None:
         """Apply changed options of the crawl, including to tasks that wait in the queues of their hosts."""
         self._admission.rejudges = True
-        self._pool.resize(size)
-
-    def put_back(self, host: int) -> None:
-        """Return the queue of a host that is held to the frontier."""
-        self._pool.put_back(host)
+        self.pool.resize(size)
 
     def drop(self) -> None:
         """Cancel what is in flight and forget what waits: the frontier gets it back."""
-        self._pool.drop()
+        self.pool.drop()
         for page in self._in_browser.values():
             page.cancel()
         self._in_browser.clear()
@@ -247,7 +229,7 @@ class FetchWindow:
 
     @property
     def is_out_of_reach(self) -> bool:
-        return self._admission.is_out_of_reach
+        return self._admission.pages.is_out_of_reach
 
     def admit(self, task: FrontierTask) -> Admitted | None:
         admitted = self._admission.check(task, self._batch.pending)
@@ -281,7 +263,7 @@ class FetchWindow:
             return  # cancelled: the frontier has it back
         try:
             self._read(task, fetched)
-            self._pool.fill()
+            self.pool.fill()
         except Exception as error:
             self._control.fail(error)
 

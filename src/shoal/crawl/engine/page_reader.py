@@ -223,11 +223,6 @@ class PageReader:
         else:
             self._passed_over(urls, why_not, batch)
 
-    def widen(self, landed: Iterable[Url]) -> None:
-        """Add the hosts that seeds redirected to to the scope."""
-        for url in landed:
-            self.scope.widen(url)
-
     def judge_again(self, task: FrontierTask) -> Fate:
         """Return the fate of a waiting URL after the options of the crawl were changed. Seeds are always in scope."""
         return Fate.OPEN if task.depth == 0 else self.scope.judge_inside(task.url, task.depth)

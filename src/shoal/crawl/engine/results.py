@@ -281,16 +281,11 @@ class ResponseReader:
         self.batch = batch
         self._bodies = bodies
         self._hands_on = hands_on
-        self._waiting: deque[tuple[FrontierTask, Fetched]] = deque()
-
-    @property
-    def has_waiting(self) -> bool:
-        """Return whether responses wait to be read."""
-        return bool(self._waiting)
+        self.waiting: deque[tuple[FrontierTask, Fetched]] = deque()  # responses that are not read yet
 
     def add(self, task: FrontierTask, fetched: Fetched) -> None:
         """Put a response behind those that wait."""
-        self._waiting.append((task, fetched))
+        self.waiting.append((task, fetched))
 
     def read(self) -> bool:
         """Read waiting responses until the batch is heavy.
@@ -299,7 +294,7 @@ class ResponseReader:
         event loop, because leases have to be renewed meanwhile.
         """
         has_more = False
-        while self._waiting and not has_more and not self.batch.is_heavy:
+        while self.waiting and not has_more and not self.batch.is_heavy:
             has_more = self._read_next()
         if self.batch.is_heavy:
             self.batch.wake()
@@ -311,15 +306,15 @@ class ResponseReader:
 
     def clear(self) -> None:
         """Drop what waits: the frontier gets those URLs back."""
-        self._waiting.clear()
+        self.waiting.clear()
 
     def _read_next(self) -> bool:
-        task, fetched = self._waiting.popleft()
+        task, fetched = self.waiting.popleft()
         if self.batch.budget.full:
             return False  # too late: the frontier gets it back when the walker leaves
         settled = self._settle(task, fetched)
         if settled is None:
-            self._waiting.appendleft((task, fetched))
+            self.waiting.appendleft((task, fetched))
             return True
         self.batch.budget.count(settled)
         # The commit may end a redirect here: then its record has a body, otherwise a few bytes are stored without need.

@@ -1,6 +1,7 @@
 """One walker: the run of a crawl job in this process. The options of the crawl become its scope, rate limit, window,
 budget and fetchers."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from shoal.base.clock import Clock
@@ -36,9 +37,10 @@ from shoal.web.crawl_headers import CookieJar, CrawlHeaders
 from shoal.web.page_fetcher import PageFetcher, Retries
 from shoal.web.sitemap_fetcher import SitemapFetcher
 
-if TYPE_CHECKING:  # few crawls store bodies or read more than facts
+if TYPE_CHECKING:  # few crawls render, store bodies or read more than facts
     from shoal.extract.optional_facts import OptionalFactsReader
     from shoal.pages.warc import BodyRecorder
+    from shoal.web.rendering import RenderStage
 
 
 class Walker:
@@ -203,20 +205,7 @@ class Walker:
             token=product_token(agent),
         )
         fetchers = Fetchers(fetcher, SitemapFetcher(egress, headers, fetcher.limits, signals.fetch_blocked))
-        rendering = None
-        if self._runtime.renderer is not None:
-            from shoal.crawl.engine.render_stage_factory import build_render_stage  # few crawls render
-
-            rendering = build_render_stage(
-                self._runtime.renderer,
-                fetcher,
-                self._runtime,
-                crawl,
-                control,
-                signals,
-                connections=size.per_host,
-                keeps_responses=keeps_responses,
-            )
+        rendering = self._rendering(fetcher, size.per_host, keeps_responses=keeps_responses)
         has_capacity = self._callbacks.has_capacity
         return Engine(
             commits,
@@ -229,6 +218,27 @@ class Walker:
             signals=signals,
             settings=settings,
             clock=clock,
+        )
+
+    def _rendering(self, fetcher: PageFetcher, connections: int, *, keeps_responses: bool) -> "RenderStage | None":
+        renderer, crawl, settings = self._runtime.renderer, self._crawl, self._runtime.settings
+        if renderer is None:
+            return None
+        from shoal.crawl.engine.render_options import render_options  # few crawls render
+        from shoal.web.renderer import save_screenshot
+        from shoal.web.rendering import RenderCallbacks, RenderStage
+
+        folder, signals = settings.render.screenshots, self._signals
+        screenshots = None if folder is None else partial(save_screenshot, folder / crawl.id)
+        return RenderStage(
+            renderer,
+            fetcher,
+            render_options(crawl.config, settings, connections=connections, screenshots=screenshots),
+            callbacks=RenderCallbacks(
+                unavailable=signals.renderer_refused, missing=signals.rendering_impossible, failed=self._control.fail
+            ),
+            clock=self._runtime.clock,
+            keeps_responses=keeps_responses,
         )
 
     def _robots(self, agent: str) -> RobotsRules:

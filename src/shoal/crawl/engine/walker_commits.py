@@ -26,7 +26,7 @@ from shoal.crawl.frontier.values import (
     WalkerBatch,
     key_of,
 )
-from shoal.crawl.journal_messages import JournalEntry, JournalUpdate
+from shoal.crawl.journal_messages import JournalUpdate
 from shoal.crawl.lifecycle.crawls import KIND
 from shoal.crawl.scope import seeds_of
 from shoal.crawl.states import TERMINAL, CrawlState
@@ -304,17 +304,12 @@ class WalkerCommits:
         if update.found:
             turn.found = (await self._crawls.store.counts(tx, number)).opened
             entries += [messages.found(turn.found)] if turn.found != self._found else []
-        if update.depth is not None:
-            entries += await self._finish_depth(tx, update.depth, turn)
+        shallowest = None if update.depth is None else await self._frontier.shallowest(tx, number)
+        if update.depth is not None and shallowest is not None and shallowest > update.depth:
+            turn.finished = shallowest - 1
+            entries += await self._journal.finish_depth(tx, number, turn.finished)
         await self._journal.write(tx, number, entries)
         turn.is_journaled = True
-
-    async def _finish_depth(self, tx: Tx, depth: int, turn: Turn) -> list[JournalEntry]:
-        shallowest = await self._frontier.shallowest(tx, self._crawl.number)
-        if shallowest is None or shallowest <= depth:
-            return []
-        turn.finished = shallowest - 1
-        return await self._journal.finish_depth(tx, self._crawl.number, turn.finished)
 
     async def _idle(self, tx: Tx, turn: Turn, update: JournalUpdate | None) -> None:
         """Decide what a walker without work does: end a drained crawl, or wait for others."""

@@ -458,5 +458,5 @@ def _held(crawl: int, fence: Fence, task: FrontierTask) -> tuple[Any, ...]:
 
 def _around(pattern: str, url: Url) -> list[str]:
     """Return the larger patterns that a URL of this pattern is in."""
-    patterns = patterns_of(url)
+    patterns = list(patterns_of(url))
     return patterns[patterns.index(pattern) + 1 :]

@@ -48,7 +48,7 @@ from shoal.crawl.store import OUTSIDE, ByDriver, FrontierStore
 from shoal.egress.address import AddressRule, Proxies
 from shoal.hosts.rate import HeldHost
 from shoal.pages.store import SCAN, FailedPage, PageStore
-from shoal.queue.job import Job, NewJob, local_lane, quota_keys, with_retries
+from shoal.queue.job import NewJob, local_lane, quota_keys, with_retries
 from shoal.queue.lanes import lane_of_run
 from shoal.queue.queue import Queue
 
@@ -217,8 +217,12 @@ class Crawls(CrawlReader):
         number, reopened = (await self.get(crawl_id)).crawl.number, 0
         upto = await self._database.read(lambda tx: self._pages.last_number(tx, number))
         after: int | None = 0
+
+        async def look(tx: Tx) -> tuple[list[FailedPage], int | None]:
+            return await self._pages.failed_after(tx, number, after or 0, upto, REOPENED_AT_ONCE, SCAN)
+
         while after is not None:
-            found, after = await self._failed_after(number, after, upto)
+            found, after = await self._database.read(look)
             chosen = [page for page in found if page in which]
             if which.limit is not None:
                 chosen = chosen[: which.limit - reopened]
@@ -250,11 +254,6 @@ class Crawls(CrawlReader):
         counts = replace(taken_back(dropped), opened=changed.opened, settled=changed.settled)
         await self.store.add_counts(tx, number, OUTSIDE, counts)
         return len(dropped)
-
-    async def _failed_after(self, crawl: int, number: int, upto: int) -> tuple[list[FailedPage], int | None]:
-        return await self._database.read(
-            lambda tx: self._pages.failed_after(tx, crawl, number, upto, REOPENED_AT_ONCE, SCAN)
-        )
 
     async def _reopen(self, crawl_id: str, pages: list[FailedPage], before: int | None, audit: AuditHook) -> int:
         """Reopen one batch. `before` is set for the last batch: the number of URLs reopened by the earlier ones."""
@@ -305,16 +304,14 @@ class Crawls(CrawlReader):
                 await self._queue.jobs.set_priority(tx, crawl_id, config.priority)
             changed = CrawlChanged(crawl_id=crawl_id, changes=change.plain())
             tx.on_commit(lambda: self._signals.emit(changed))
-            await self._replace_walkers(tx, crawl, config, left)
+            if crawl.state is CrawlState.RUNNING and config.budgets != crawl.config.budgets:
+                # Those that left because of the earlier budget are replaced, each in its own lane.
+                walkers = [self._walker(crawl.id, config, job.lane, job.max_retry) for job in left]
+                await self._queue.enqueue_in(tx, walkers)
             await self.journal.write(tx, crawl.number, [messages.changed(change.plain())])
 
         await self._database.run(commit)
         return await self.get(crawl_id)
-
-    async def _replace_walkers(self, tx: Tx, crawl: Crawl, config: CrawlConfig, left: list[Job]) -> None:
-        """Replace the walkers that left because of a budget which has changed, each in its own lane."""
-        if crawl.state is CrawlState.RUNNING and config.budgets != crawl.config.budgets:
-            await self._queue.enqueue_in(tx, [self._walker(crawl.id, config, job.lane, job.max_retry) for job in left])
 
     async def pause(self, crawl_id: str, reason: str = "asked") -> CrawlState:
         return await self._quiet(crawl_id, "be paused", states.ask_to_pause(reason), states.pause(reason))
