@@ -16,16 +16,7 @@ from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.rebuild import FrontierRebuild, outage
 from shoal.crawl.frontier.redirects import AwaitedTargets
 from shoal.crawl.frontier.traps import patterns_of, trap_of
-from shoal.crawl.frontier.values import (
-    Control,
-    FrontierTask,
-    NewUrl,
-    Settled,
-    Settlement,
-    Turn,
-    WalkerBatch,
-    key_of,
-)
+from shoal.crawl.frontier.values import Control, FrontierTask, NewUrl, Settled, Settlement, Turn, WalkerBatch, key_of
 from shoal.crawl.journal_messages import JournalUpdate
 from shoal.crawl.lifecycle.crawls import KIND
 from shoal.crawl.scope import seeds_of

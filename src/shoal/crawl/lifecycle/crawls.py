@@ -8,13 +8,7 @@ from msgspec.structs import replace
 
 from shoal.access.audit_log import AuditHook, no_audit
 from shoal.base.database import Tx
-from shoal.base.errors import (
-    AlreadyExists,
-    FrontierLost,
-    InvalidInput,
-    NotFound,
-    StateConflict,
-)
+from shoal.base.errors import AlreadyExists, FrontierLost, InvalidInput, NotFound, StateConflict
 from shoal.base.ids import CrawlId, JobId, new_id
 from shoal.base.query_params import SESSION, TRACKING
 from shoal.base.settings import CrawlSettings
@@ -30,7 +24,7 @@ from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawl_jobs import left_for_a_budget
 from shoal.crawl.lifecycle.crawl_status import LIVE, CrawlReader, CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedUrls, taken_back
-from shoal.crawl.lifecycle.transitions import CrawlTransitions
+from shoal.crawl.lifecycle.transitions import CrawlTransitions, conflict
 from shoal.crawl.scope import (
     check_addresses,
     check_label,
@@ -149,9 +143,11 @@ class Crawls(CrawlReader):
             return None
         earlier = await self.store.get(tx, earlier_id)
         if earlier is None:
-            raise InvalidInput(EARLIER, f"{earlier_id!r} is not a crawl in this store", EARLIER_FIX)
+            raise InvalidInput("recrawl_of", f"{earlier_id!r} is not a crawl in this store", EARLIER_FIX)
         if earlier.state not in states.TERMINAL:
-            raise InvalidInput(EARLIER, f"{earlier_id!r} is {earlier.state}", "wait until it has ended, or stop it")
+            raise InvalidInput(
+                "recrawl_of", f"{earlier_id!r} is {earlier.state}", "wait until it has ended, or stop it"
+            )
         return earlier.key_seed
 
     async def add_seeds(self, crawl_id: str, texts: Sequence[str], *, is_named: bool = False) -> Crawl:
@@ -165,14 +161,11 @@ class Crawls(CrawlReader):
 
         async def commit(tx: Tx) -> Crawl:
             crawl = await self._transitions.locked(tx, crawl_id)
-            if crawl.state is not CrawlState.PENDING:
-                raise StateConflict(
-                    "crawl", crawl_id, crawl.state, "get more seeds", "only one that has not started can"
-                )
+            state = crawl.state
+            if state is not CrawlState.PENDING:
+                raise StateConflict("crawl", crawl_id, state, "get more seeds", "only one that has not started can")
             if crawl.config != before.config:
-                raise StateConflict(
-                    "crawl", crawl_id, crawl.state, "get these seeds now", "others are added; try again"
-                )
+                raise StateConflict("crawl", crawl_id, state, "get these seeds now", "others are added; try again")
             urls = first_urls(seeds, crawl.key_seed, replace(crawl.config, sitemap="off"))
             new = 0
             for start in range(0, len(urls), URLS_AT_ONCE):
@@ -201,13 +194,8 @@ class Crawls(CrawlReader):
         status = await self.get(crawl_id)
         if status.crawl.state is CrawlState.FAILED and status.counts.drained:
             if not await self.retry_these(crawl_id, FailedUrls(), audit=audit):
-                raise StateConflict(
-                    "crawl",
-                    crawl_id,
-                    status.crawl.state,
-                    "be retried",
-                    "none of its URLs was ever requested; start a new one",
-                )
+                advice = "none of its URLs was ever requested; start a new one"
+                raise StateConflict("crawl", crawl_id, status.crawl.state, "be retried", advice)
             return (await self.get(crawl_id)).crawl.state
         return await self._enqueue(crawl_id, {CrawlState.FAILED}, "be retried", audit=audit)
 
@@ -265,8 +253,11 @@ class Crawls(CrawlReader):
             reopened = await self.reopen(tx, crawl, pages) if pages else 0
             if reopened:
                 await self.journal.write(tx, crawl.number, [messages.reopened(reopened)])
-            ended = crawl.state in states.TERMINAL
-            if before is None or not ended or not (before or reopened or await self._was_broken_off(tx, crawl)):
+            if before is None or crawl.state not in states.TERMINAL:
+                return reopened
+            # An earlier retry may have been broken off before its last batch.
+            none = not before and not reopened
+            if none and (crawl.state_reason in BUDGETS or (await self.store.counts(tx, crawl.number)).drained):
                 return reopened
             await self._transitions.move(tx, crawl, states.queue())
             await self._enqueue_walkers(tx, crawl)
@@ -281,10 +272,6 @@ class Crawls(CrawlReader):
         if any(job.finished_at is None and job.lane == local_lane(crawl.id) for job in jobs):
             # The process that crawls it has already output these pages, and would output them twice.
             raise StateConflict("crawl", crawl.id, crawl.state, "retry URLs", "pause it in the process that runs it")
-
-    async def _was_broken_off(self, tx: Tx, crawl: Crawl) -> bool:
-        """Return whether a retry was interrupted before its last batch."""
-        return crawl.state_reason not in BUDGETS and not (await self.store.counts(tx, crawl.number)).drained
 
     async def change(self, crawl_id: str, change: CrawlChange, *, audit: AuditHook = no_audit) -> CrawlStatus:
         """Change limits, filters or rate of a crawl; its walkers apply them from their next commit on. Walkers that
@@ -398,7 +385,7 @@ class Crawls(CrawlReader):
                 # Its walker is leased and about to start: ask it.
                 await self._transitions.set_state(tx, crawl_id, states.run(), with_event=crawl.started_at is None)
             if not await self._transitions.move(tx, crawl, ask if locked else now):
-                raise _conflict(crawl, action)
+                raise conflict(crawl, action)
 
         await self._database.run(commit)
         return (await self.get(crawl_id)).crawl.state
@@ -415,7 +402,7 @@ class Crawls(CrawlReader):
         async def commit(tx: Tx) -> None:
             crawl = await self._transitions.locked(tx, crawl_id)
             if crawl.state not in sources or not await self._transitions.move(tx, crawl, states.queue()):
-                raise _conflict(crawl, action)
+                raise conflict(crawl, action)
             await audit(tx, "crawl.retried", crawl_id)
             await self._enqueue_walkers(tx, crawl, local=local)
 
@@ -462,21 +449,4 @@ class Crawls(CrawlReader):
         )
 
 
-def _conflict(crawl: Crawl, action: str) -> StateConflict:
-    advice = "it has ended" if action in ENDING and crawl.state in states.TERMINAL else INSTEAD.get(crawl.state)
-    return StateConflict("crawl", crawl.id, crawl.state, action, advice and advice.replace("ID", crawl.id))
-
-
-INSTEAD = {
-    CrawlState.PENDING: "start it first",
-    CrawlState.STOPPING: "a stopped crawl cannot continue; start a new one, with --recrawl-of to recrawl only changes",
-    CrawlState.STOPPED: "a stopped crawl cannot continue; start a new one, with --recrawl-of to recrawl only changes",
-    CrawlState.COMPLETED: "it has ended; retry its failed URLs with `shoal crawls retry ID --all`",
-    CrawlState.FAILED: "it has ended; continue it with `shoal crawls retry ID`",
-}
-"""Advice by state: what a user can do with the crawl instead of the rejected action."""
-ENDING = frozenset({"be paused", "be stopped"})  # a caller who asks for the end does not want to resume it
-
-
-EARLIER = "recrawl_of"
 EARLIER_FIX = "use a crawl that `shoal crawls ls` lists, or another store"
