@@ -47,6 +47,7 @@ from shoal.queue.lanes import lane_of_run
 from shoal.queue.queue import Queue
 
 KIND = "crawl"
+EARLIER_FIX = "use a crawl that `shoal crawls ls` lists, or another store"
 MOST_HELD = 100  # hosts on hold that are reported
 REOPENED_AT_ONCE = 500  # failed URLs per commit
 SEEDS_INLINE = 500  # more are read in a thread, because ten thousand would stop the event loop for 150 ms
@@ -420,10 +421,9 @@ class Crawls(CrawlReader):
 
     def _with_lists(self, config: CrawlConfig) -> CrawlConfig:
         """Copy the operator's parameter lists into the crawl: the process that runs it may have other settings."""
-        settings = self._settings
-        lists = {"tracking_params": settings.tracking_params, "session_params": settings.session_params}
-        built_in = {"tracking_params": TRACKING, "session_params": SESSION}
-        ours = {name: list(names) for name, names in lists.items() if names != built_in[name]}
+        tracking, session = self._settings.tracking_params, self._settings.session_params
+        lists = [("tracking_params", tracking, TRACKING), ("session_params", session, SESSION)]
+        ours = {name: list(names) for name, names, built_in in lists if names != built_in}
         return replace(config, **{name: names for name, names in ours.items() if getattr(config, name) is None})
 
     async def _enqueue_walkers(self, tx: Tx, crawl: Crawl, *, local: bool = False) -> None:
@@ -447,6 +447,3 @@ class Crawls(CrawlReader):
             max_attempts=self._queue.settings.job_attempts if max_retry is None else max_retry + 1,
             quota_keys=quota_keys(config.project, config.labels),
         )
-
-
-EARLIER_FIX = "use a crawl that `shoal crawls ls` lists, or another store"
