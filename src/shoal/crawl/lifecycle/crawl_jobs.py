@@ -129,8 +129,8 @@ class CrawlJobs:
         if crawl.state is CrawlState.RUNNING and not locked and crawl.config.has_budget:
             # The last walker to leave completes the crawl, so that nothing is committed after its end.
             left = left_for_a_budget(await self._jobs.jobs_of_run(tx, crawl.id), crawl)
-            if left and left[0].state_reason is not None:
-                return states.complete(left[0].state_reason)
+            if left and (spent := left[0].state_reason) is not None:
+                return states.complete(spent)
         if crawl.state in (CrawlState.PAUSING, CrawlState.STOPPING):
             quiet = states.pause if crawl.state is CrawlState.PAUSING else states.stop
             return quiet(crawl.state_reason or "asked") if not locked else None
