@@ -13,8 +13,8 @@ from shoal.crawl import states
 from shoal.crawl.crawl import Counts
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import Settled, key_of
-from shoal.crawl.lifecycle import search as search_module
-from shoal.crawl.lifecycle.search import CrawlSearch
+from shoal.crawl.lifecycle import crawl_status
+from shoal.crawl.lifecycle.crawl_status import CrawlSearch
 from shoal.crawl.states import CrawlMove
 from shoal.crawl.store import OUTSIDE, CrawlFilter
 from shoal.events.event import Event, append_events
@@ -274,7 +274,7 @@ async def test_the_receipt_says_how_each_host_was_treated(bench: Bench) -> None:
 
 
 async def test_a_search_of_crawls_stops_in_time_and_continues(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_module, "SCAN", 2)
+    monkeypatch.setattr(crawl_status, "CRAWLS_AT_ONCE", 2)
     ids = [(await bench.submit(project="odd" if number % 3 else "even")).id for number in range(7)]
     search = CrawlSearch(bench.crawls, SystemClock())
     wanted = CrawlFilter(project="even")

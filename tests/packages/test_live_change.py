@@ -5,12 +5,11 @@ from typing import Any
 from unittest.mock import patch
 
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.engine.engine_factory import LiveOptions
+from shoal.crawl.engine.engine import Engine
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import CrawlState
 from shoal.process.runners import make_walker
-from shoal.web.fetch_pool import WindowSize
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving
 
 PAGES = 30
@@ -28,14 +27,14 @@ async def changed_between(crawler: Crawler, site: ScriptedSite, change: CrawlCha
     crawl = await crawler.submit(site, concurrency=1, **config)
     [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
     walker = make_walker(crawler.app, crawl, lease.fence, lambda: True)
-    apply = LiveOptions.apply
+    change_options = Engine.change_options
 
-    def applied(options: LiveOptions, changed: Crawl) -> WindowSize:
+    def applied(engine: Engine, changed: Crawl) -> None:
         site.asked.append("/the change")
         site.news.set()
-        return apply(options, changed)
+        change_options(engine, changed)
 
-    with patch.object(LiveOptions, "apply", applied):
+    with patch.object(Engine, "change_options", applied):
         walking = asyncio.create_task(walker.run())
         await site.until(lambda: FIRST in site.asked, walking)
         await crawler.app.crawls.change(crawl.id, change)

@@ -7,8 +7,7 @@ from shoal.base.settings import CrawlSettings, HostSettings
 from shoal.base.url import Url
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.engine import results as batch_builder
-from shoal.crawl.engine.budget import Budget
-from shoal.crawl.engine.results import STARVING_SECONDS, BatchBuilder
+from shoal.crawl.engine.results import STARVING_SECONDS, BatchBuilder, Budget
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import SUSPECT_FROM, FrontierTask, Settled
 from shoal.hosts.throttle import ThrottleTracker

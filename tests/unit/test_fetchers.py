@@ -1,7 +1,7 @@
 """The choice of the fetcher for a URL."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -9,7 +9,8 @@ from shoal.base.url import Url
 from shoal.crawl.engine.fetch_window import Fetchers
 from shoal.crawl.frontier.values import FrontierTask, UrlKind
 from shoal.egress import Cancellable
-from shoal.web.page_fetcher import RedirectChain, RedirectStep
+from shoal.web.page_fetcher import PageFetcher, RedirectChain, RedirectStep
+from shoal.web.sitemap_fetcher import SitemapFetcher
 
 HERE = Url("https://example.com/")
 THERE = Url("https://example.net/")
@@ -48,7 +49,7 @@ def sitemaps() -> Recorder:
 
 @pytest.fixture
 def fetchers(pages: Recorder, sitemaps: Recorder) -> Fetchers:
-    return Fetchers(pages, sitemaps)
+    return Fetchers(cast(PageFetcher, pages), cast(SitemapFetcher, sitemaps))
 
 
 def task(**fields: Any) -> FrontierTask:

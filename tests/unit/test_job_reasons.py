@@ -8,7 +8,7 @@ from pathlib import Path
 import shoal
 from shoal.base.errors import RESPONSES, SchemaMismatch
 from shoal.crawl import states as crawl_states
-from shoal.crawl.engine.budget import BUDGETS
+from shoal.crawl.crawl import BUDGETS
 from shoal.crawl.frontier.values import Control
 from shoal.crawl.states import CrawlState
 from shoal.queue.reasons import REASONS

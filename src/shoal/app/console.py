@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from shoal.base.settings_loader import LoadedSettings
-from shoal.crawl.lifecycle.search import CrawlSearch
+from shoal.crawl.lifecycle.crawl_status import CrawlSearch
 from shoal.crawl.preview import ScopePreviewer
 from shoal.egress import Egress, Limits
 from shoal.observe.stats import read_store_size

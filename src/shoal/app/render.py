@@ -9,7 +9,7 @@ from shoal.base.clock import Clock
 from shoal.base.settings import Settings
 from shoal.base.signals import Signals
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.engine.render_stage_factory import pages_at_once
+from shoal.crawl.engine.render_options import pages_at_once
 from shoal.egress import Egress, Limits, Proxies, listening
 from shoal.egress.pinning_proxy import PinningProxy, ProxyLimits
 from shoal.hosts.robots_cache import RobotsCache, RobotsReader, RobotsRules

@@ -16,8 +16,7 @@ from shoal.base.errors import Interrupted, NothingCrawled
 from shoal.base.text import escaped, plural, visible
 from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
 from shoal.cli.options import flag_of
-from shoal.crawl.crawl import Counts
-from shoal.crawl.engine.budget import BUDGETS
+from shoal.crawl.crawl import BUDGETS, Counts
 from shoal.crawl.lifecycle.crawl_status import NO_PAGE, CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.crawl.states import TERMINAL, CrawlState, reason_text

@@ -24,7 +24,7 @@ from shoal.base.url import hostname
 from shoal.cli.output import in_time
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.engine.engine import NEXT_URL
-from shoal.crawl.engine.engine_factory import window_and_rate
+from shoal.crawl.engine.fetch_window import window_and_rate
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import MAX_LISTED
 from shoal.crawl.scope import seeds_of

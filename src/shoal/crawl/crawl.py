@@ -307,6 +307,9 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         )
 
 
+BUDGETS = frozenset({"max_pages", "max_bytes", "max_seconds"})
+"""Limits on pages, bytes and time. A spent one completes the crawl, with its name as the reason."""
+
 TRAP = "trap"
 """The reason under which URLs in quarantine count as skipped. It is stored only once their patterns are cleared."""
 

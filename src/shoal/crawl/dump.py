@@ -21,14 +21,7 @@ from shoal.crawl.crawl import Crawl
 from shoal.crawl.credentials import hidden, hides
 from shoal.crawl.dump_records import FIX, End, Head, Item, Line
 from shoal.crawl.frontier.admin import AT_REST, FrontierAdmin
-from shoal.crawl.frontier.admin_store import (
-    LOADING,
-    FrontierAdminStore,
-    FrontierPosition,
-    KeptUrl,
-    Key,
-    KnownKey,
-)
+from shoal.crawl.frontier.admin_store import LOADING, FrontierAdminStore, FrontierPosition, KeptUrl, Key, KnownKey
 from shoal.crawl.frontier.fates import Fate, Trap
 from shoal.crawl.frontier.sql_admin import SqlFrontierAdmin
 from shoal.crawl.frontier.values import RedirectTarget, SitemapRecord, UrlKind, key_of

@@ -12,7 +12,7 @@ from shoal.base.clock import moment
 from shoal.base.database import Database, Tx
 from shoal.base.errors import NotFound
 from shoal.base.service import PassResult
-from shoal.base.text import clean, json_of, storable
+from shoal.base.text import clean, json_of
 from shoal.crawl import journal_messages as messages
 from shoal.crawl.journal_messages import JournalEntry, JournalLevel
 from shoal.crawl.store import CrawlStore
@@ -55,17 +55,6 @@ class UnfiledJournal(Struct, frozen=True):
 class JournalStore:
     """The entries of all journals, numbered per crawl."""
 
-    async def append(self, tx: Tx, crawl: int, entries: Sequence[JournalEntry], most: int) -> None:
-        """Append entries, and drop the oldest beyond `most`. This locks the end of the journal until the commit, so
-        call it last; a reader that follows the numbers then misses none."""
-        last = await tx.value("reserve_journal_entries", crawl=crawl, count=len(entries))
-        first = last - len(entries) + 1
-        await tx.many(
-            "insert_journal_entries", [_row(crawl, number, entry) for number, entry in enumerate(entries, first)]
-        )
-        if last > most:
-            await tx.execute("drop_first_journal_entries", crawl=crawl, number=last - most)
-
     async def after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[StoredEntry]:
         """Return the entries after this number, in order. An empty result does not mean that no more will come."""
         return [
@@ -75,12 +64,6 @@ class JournalStore:
     async def last(self, tx: Tx, crawl: int, count: int) -> list[StoredEntry]:
         """Return the last entries, in order."""
         return [_stored_entry(row) for row in reversed(await tx.all("last_journal_entries", crawl=crawl, limit=count))]
-
-    async def finish_depth(self, tx: Tx, crawl: int, depth: int) -> int | None:
-        """Store that everything up to this depth is settled; return the depth stored before, or None if it was not
-        lower."""
-        before: int | None = await tx.value("finish_depth", crawl=crawl, depth=depth)
-        return before
 
     async def unfiled(self, tx: Tx, limit: int) -> list[UnfiledJournal]:
         """Return crawls with entries that are not in a file yet."""
@@ -104,13 +87,20 @@ class Journal:
         self._most = most
 
     async def write(self, tx: Tx, crawl: int, entries: Sequence[JournalEntry]) -> None:
-        """Append entries to the commit that caused them. Call it last in the commit."""
-        if entries:
-            await self.store.append(tx, crawl, [_cleaned(entry) for entry in entries], self._most)
+        """Append entries to the commit that caused them, and drop the oldest beyond the limit. This locks the end of
+        the journal until the commit, so call it last; a reader that follows the numbers then misses none."""
+        if not entries:
+            return
+        last = await tx.value("reserve_journal_entries", crawl=crawl, count=len(entries))
+        first = last - len(entries) + 1
+        rows = [_row(crawl, number, entry) for number, entry in enumerate(entries, first)]
+        await tx.many("insert_journal_entries", rows)
+        if last > self._most:
+            await tx.execute("drop_first_journal_entries", crawl=crawl, number=last - self._most)
 
     async def finish_depth(self, tx: Tx, crawl: int, depth: int) -> list[JournalEntry]:
-        """Return the entries for depths that are now settled, without those already reported."""
-        before = await self.store.finish_depth(tx, crawl, depth)
+        """Store that everything up to this depth is settled; return the entries for depths not reported before."""
+        before = await tx.value("finish_depth", crawl=crawl, depth=depth)
         return [] if before is None else messages.depths_finished(before, depth)
 
     async def entries(self, crawl_id: str, after: int | None = None, limit: int = MOST_AT_ONCE) -> list[StoredEntry]:
@@ -133,13 +123,9 @@ class Journal:
         return await self._database.read(look)
 
 
-def _cleaned(entry: JournalEntry) -> JournalEntry:
-    facts = {name: clean(value) if isinstance(value, str) else value for name, value in entry.facts.items()}
-    return JournalEntry(entry.event, clean(entry.message), entry.level, facts)
-
-
 def _row(crawl: int, number: int, entry: JournalEntry) -> tuple[Any, ...]:
-    return crawl, number, entry.level.value, entry.event, storable(entry.message), json_of(entry.facts).decode()
+    facts = {name: clean(value) if isinstance(value, str) else value for name, value in entry.facts.items()}
+    return crawl, number, entry.level.value, entry.event, clean(entry.message), json_of(facts).decode()
 
 
 def _stored_entry(row: Any) -> StoredEntry:

@@ -103,8 +103,10 @@ def sentence_of(entry: JournalEntry) -> Sentence:
 
 def _worded(event: str, facts: Mapping[str, Any]) -> Sentence:
     one, *other = WORDS[event]
-    reason = Sentence(reason_text(facts.get("reason")))
-    values = {**facts, "reason": reason, "error": facts.get("error") or reason}
+    values = {**facts}
+    if "reason" in facts:
+        reason = Sentence(reason_text(facts["reason"]))
+        values |= {"reason": reason, "error": facts.get("error") or reason}
     values |= {name: f"{facts[name]:{form}}" for name, form in _DURATIONS.items() if name in facts}
     if not other:
         return Sentence(one, values)
@@ -346,8 +348,9 @@ class JournalReporter:
         """Return what the commit of this batch adds to the journal; None if nothing."""
         self._found = self._found or bool(batch.found)
         if self._dead_seeds <= MAX_LISTED:
-            for seed in filter(None, map(FailedSeed.settled, batch.settled)):
-                self._seed_failed(seed)
+            for done in batch.settled:
+                if done.task.depth == 0 and (seed := FailedSeed.settled(done)) is not None:
+                    self._seed_failed(seed)
         now = self._clock.monotonic()
         found = self._found and now >= self._report_at
         depth = self._depth if self._seen > self._depth and now >= self._look_at else None

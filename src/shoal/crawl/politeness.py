@@ -8,7 +8,7 @@ from typing import Final
 from shoal.base.database import Database
 from shoal.base.settings import Settings
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.engine.engine_factory import window_and_rate
+from shoal.crawl.engine.fetch_window import window_and_rate
 from shoal.crawl.frontier.admin_store import CrawlHost, FrontierAdminStore
 from shoal.crawl.journal import MOST_AT_ONCE
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus

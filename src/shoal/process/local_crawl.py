@@ -269,8 +269,9 @@ class LocalCrawl:
         pages = []
         for done in settled:
             self.tally.count_try(done)
-            if len(self.tally.failed_seeds) <= MAX_LISTED and (seed := FailedSeed.settled(done)) is not None:
-                self.tally.failed_seeds.append(seed)
+            is_seed, failed = done.task.depth == 0, self.tally.failed_seeds
+            if is_seed and len(failed) <= MAX_LISTED and (seed := FailedSeed.settled(done)) is not None:
+                failed.append(seed)
             if done.page is not None:
                 pages.append(CrawledPage(done.page, done.captured))
                 self._delivered.append(hash(done.page.url))

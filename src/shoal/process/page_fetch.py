@@ -11,8 +11,8 @@ from shoal.base.errors import InvalidInput
 from shoal.base.ids import CrawlId
 from shoal.base.url import Canonicalizer, Url
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.engine.engine_factory import headers_of
 from shoal.crawl.engine.page_reader import PageReader
+from shoal.crawl.engine.walker import headers_of
 from shoal.crawl.frontier.values import FrontierTask, WalkerBatch
 from shoal.crawl.scope import default_speed, seeds_of
 from shoal.crawl.states import CrawlState
@@ -127,7 +127,7 @@ class PageFetch:
     async def _rendered(self, fetched: Fetched, *, screenshot: bool) -> tuple[Fetched, bytes | None]:
         """Return the page after its scripts have run, if it needs them. Raise if no browser can do that now."""
         from shoal.app.render import crawl_renderer  # few pages are rendered
-        from shoal.crawl.engine.render_stage_factory import render_options
+        from shoal.crawl.engine.render_options import render_options
         from shoal.web.rendering import RenderCallbacks, RenderStage
 
         outcome: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()

@@ -8,22 +8,19 @@ import sys
 from collections.abc import Awaitable, Callable
 from enum import Enum
 
-from msgspec import Struct
-
 from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable, LeaseLost
+from shoal.base.settings import Settings
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.engine.budget import Budget
-from shoal.crawl.engine.fetch_window import FetchWindow
+from shoal.crawl.engine.fetch_window import FetchWindow, window_and_rate
 from shoal.crawl.engine.page_reader import PageReader
 from shoal.crawl.engine.results import STARVING_SECONDS, BatchBuilder
+from shoal.crawl.engine.sitemap_reader import SitemapReader
 from shoal.crawl.engine.walker_commits import TurnRequest, WalkerCommits
-from shoal.crawl.engine.walker_context import WalkerRequests
+from shoal.crawl.engine.walker_context import WalkerCallbacks, WalkerRequests, WalkerSignals
 from shoal.crawl.frontier.values import Control, Settled, Turn, WalkerBatch
 from shoal.crawl.journal_messages import JournalReporter
 from shoal.hosts.rate import FetchRate
-from shoal.hosts.throttle import HostUpdate, ThrottleTracker
-from shoal.web.fetch_pool import WindowSize
 
 LONGEST_SILENCE_SECONDS = 1.0  # between commits without results: how fast pause and stop are noticed
 OUTAGE_SECONDS = 0.5  # between attempts to reach the store again
@@ -41,20 +38,6 @@ class Ending(Enum):
     HANDED_BACK = "handed_back"
 
 
-class EngineHooks(Struct, frozen=True, kw_only=True):
-    """Callbacks through which the engine queries and notifies the code that runs it."""
-
-    alive: Callable[[], bool]  # False once the lease may have expired: then nothing more is taken
-    renew: Callable[[], Awaitable[bool]]  # renews the lease if possible; returns whether it is still ours
-    has_capacity: Callable[[], bool]  # False while the consumer of the results is too slow: then nothing more is taken
-    settled: Callable[[list[Settled]], None]  # receives what each commit made durable
-    hosts_held: Callable[
-        [dict[int, HostUpdate], dict[int, float]], None
-    ]  # what hosts said, and for how long each is held
-    interrupted: Callable[[BackendUnavailable], None]  # the store is not available; at most once per minute
-    options_changed: Callable[[Crawl], WindowSize]  # applies changed options; returns the new size of the window
-
-
 class Engine:
     """Runs one walker of one crawl."""
 
@@ -65,22 +48,25 @@ class Engine:
         batch: BatchBuilder,
         *,
         pages: PageReader,
-        budget: Budget,
-        throttle: ThrottleTracker,
+        sitemaps: SitemapReader,
         control: WalkerRequests,
-        hooks: EngineHooks,
-        slice_seconds: float,
+        callbacks: WalkerCallbacks,
+        signals: WalkerSignals,
+        settings: Settings,
         clock: Clock,
     ) -> None:
         self._commits = commits
         self._window = window
         self._batch = batch
+        self._budget = batch.budget
+        self._throttle = batch.throttle
         self._pages = pages
-        self._budget = budget
-        self._throttle = throttle
+        self._sitemaps = sitemaps
         self._control = control
-        self._hooks = hooks
-        self._slice_seconds = slice_seconds
+        self._callbacks = callbacks
+        self._signals = signals
+        self._settings = settings
+        self._slice_seconds = settings.crawl.slice.total_seconds()
         self._clock = clock
         self._journal = JournalReporter(clock)
         self._started_at = self._cut_at = clock.monotonic()
@@ -99,7 +85,7 @@ class Engine:
 
     def limit_rate(self, rate: FetchRate | None) -> None:
         """Start fetches only at this rate; None: as soon as possible."""
-        self._window.limit_rate(rate)
+        self._window.pool.limit_rate(rate)
 
     async def run(self) -> Ending:
         """Crawl until this walker no longer holds the job; return why.
@@ -113,10 +99,10 @@ class Engine:
                 try:
                     return await self._crawl()
                 except BackendUnavailable as error:
-                    self._hooks.settled(self._commits.stored())
-                    if not self._hooks.alive() or self._control.hand_back_reason is not None:
+                    self._report_settled(self._commits.stored())
+                    if not self._callbacks.alive() or self._control.hand_back_reason is not None:
                         raise  # the process that leased the job returns it once the store is back
-                    self._report(error)
+                    self._report_outage(error)
                     self._window.drop()
                     self._pages.forget()
                     self._pages.traps.forget()
@@ -126,10 +112,15 @@ class Engine:
         finally:
             self._window.close()
 
-    def _report(self, error: BackendUnavailable) -> None:
+    def _report_outage(self, error: BackendUnavailable) -> None:
         if (now := self._clock.monotonic()) - self._reported_at >= REPORT_SECONDS:
             self._reported_at = now
-            self._hooks.interrupted(error)
+            self._signals.interrupted(error)
+
+    def _report_settled(self, done: list[Settled]) -> None:
+        """Report what a commit made durable."""
+        self._signals.settled(done, self._sitemaps.is_guess)
+        self._callbacks.settled(done)
 
     async def _crawl(self) -> Ending:
         await self._commits.attach()
@@ -142,9 +133,7 @@ class Engine:
                 await self._leave(self._commits.close, turn.control.value)
                 return Ending.PAUSED if turn.control is Control.PAUSE else Ending.STOPPED
             if turn.changed is not None:
-                size = self._hooks.options_changed(turn.changed)
-                self._batch.window_size = size.total
-                self._window.change(size)
+                self.change_options(turn.changed)
                 turn = await self._commit()
                 continue
             if (budget := self._budget.spent) is not None:
@@ -163,18 +152,29 @@ class Engine:
             await self._wait_until_due(turn)
             turn = await self._commit()
 
+    def change_options(self, crawl: Crawl) -> None:
+        """Apply the changed options of the crawl to everything that depends on them."""
+        size, rate = window_and_rate(crawl, self._settings, self._commits.rate.timing)
+        self._commits.change(crawl, rate)
+        self._pages.scope.change(crawl.config)
+        self._budget.change(crawl.config)
+        self._throttle.change(latency_factor=rate.latency_factor, delay_seconds=rate.delay_seconds)
+        self._batch.window_size = size.total
+        self._window.change(size)
+
     async def _widen_scope(self) -> None:
         """Add the hosts that seeds redirected to when other walkers fetched them, or this one before it was killed."""
-        self._pages.widen(await self._commits.seeds_landed())
+        for url in await self._commits.seeds_landed():
+            self._pages.scope.widen(url)
 
     async def _commit(self) -> Turn:
-        if not self._hooks.alive() and not await self._hooks.renew():
+        if not self._callbacks.alive() and not await self._callbacks.renew():
             raise LeaseLost(self._commits.fence.job_id, self._commits.fence.epoch)
         batch = self._cut()
         self._window.catch_up()
         await self._batch.complete(batch)
         update = self._journal.update_for(batch)
-        takes_none = self._control.hand_back_reason is not None or not self._hooks.has_capacity()
+        takes_none = self._control.hand_back_reason is not None or not self._callbacks.has_capacity()
         want = 0 if takes_none else self._batch.capacity()
         slice_over = self._clock.monotonic() - self._started_at >= self._slice_seconds
         turn = await self._commits.turn(batch, TurnRequest(want, self._batch.held, slice_over, update))
@@ -184,16 +184,18 @@ class Engine:
         if turn.counts is not None:
             self._budget.learn(turn.counts)
         window = self._window
-        nothing_due = self._batch.held == window.waiting_for_slots or window.waits_for_rate or window.waits_for_renderer
+        nothing_due = (
+            self._batch.held == window.pool.waiting_for_slots or window.waits_for_rate or window.waits_for_renderer
+        )
         if batch.has_tries or (not batch.settled and nothing_due):
             self._progressed_at = self._clock.monotonic()
-        self._hooks.settled(self._commits.stored(batch))
+        self._report_settled(self._commits.stored(batch))
         if batch.hosts:
             self._throttle.learn(turn.hold_seconds)
             for host in turn.hold_seconds:  # responses to other walkers may have led to the hold
-                self._window.put_back(host)
+                self._window.pool.put_back(host)
             self._journal.held(batch.hosts, turn.hold_seconds)
-            self._hooks.hosts_held(batch.hosts, turn.hold_seconds)
+            self._signals.hosts_held(batch.hosts, turn.hold_seconds)
         return turn
 
     async def _leave(self, commit: Callable[..., Awaitable[None]], *reason: str) -> None:
@@ -202,7 +204,7 @@ class Engine:
         batch = self._cut()
         await self._batch.complete(batch, sys.maxsize)  # no later batch can take the rest
         await commit(batch, *reason)
-        self._hooks.settled(self._commits.stored(batch))
+        self._report_settled(self._commits.stored(batch))
 
     def _cut(self) -> WalkerBatch:
         batch, now = self._batch.cut(), self._clock.monotonic()

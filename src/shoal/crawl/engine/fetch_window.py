@@ -1,60 +1,120 @@
-"""The fetches of one walker: hands its URLs to the fetch pool, and what comes back to the readers and the batch."""
+"""The fetches of one walker: decides which URLs may be fetched, hands them to the fetch pool, and what comes back to
+the readers and the batch."""
 
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from shoal.base.url import Url
-from shoal.crawl.engine.admission import Admission
+from shoal.base.settings import Settings
+from shoal.crawl.crawl import Crawl
+from shoal.crawl.engine.page_reader import PageReader
 from shoal.crawl.engine.results import ResponseReader
+from shoal.crawl.engine.sitemap_reader import SitemapReader
 from shoal.crawl.engine.walker_context import WalkerRequests
 from shoal.crawl.frontier.fates import Fate
-from shoal.crawl.frontier.values import FrontierTask, Settled, UrlKind
+from shoal.crawl.frontier.values import FrontierTask, Settled, UrlKind, WalkerBatch
+from shoal.crawl.scope import is_first_guess
+from shoal.crawl.store import HostRate
 from shoal.egress import Cancellable
-from shoal.hosts.rate import FetchRate
-from shoal.hosts.robots_cache import RobotsRules
+from shoal.hosts.rate import SlotTiming
+from shoal.hosts.robots_cache import RobotsAnswer, RobotsRules
 from shoal.web.fetch_pool import Admitted, FetchPool, WindowSize
-from shoal.web.page_fetcher import Fetched, RedirectChain
-from shoal.web.sitemap_fetcher import FetchedSitemap
+from shoal.web.page_fetcher import Fetched, PageFetcher
+from shoal.web.sitemap_fetcher import SitemapFetcher
 
 if TYPE_CHECKING:
     from shoal.web.rendering import RenderStage
 
 
-class PageSource(Protocol):
-    """Fetches pages over HTTP, as `shoal.web.page_fetcher.PageFetcher` does. A browser may render them afterwards."""
+class Admission:
+    """Decides about the URLs of one walker before they are fetched.
 
-    def submit(
-        self,
-        url: Url,
-        done: Callable[[Fetched], None],
-        condition: tuple[str | None, str | None] | None = None,
-        chain: RedirectChain | None = None,
-        send_by: float = ...,
-    ) -> Cancellable:
-        """Start a fetch and call `done` once with its result, unless the handle is cancelled first.
+    The frontier asks it, too (`shoal.crawl.store.AdmissionChecks`), so that no slot of a host is reserved for a URL
+    that will not be fetched.
+    """
 
-        `condition` is the ETag and the Last-Modified of a conditional request; `chain` holds the redirects that led to
-        this URL; `send_by` is when its slot ends. Failures are results, not exceptions.
+    def __init__(self, robots: RobotsRules, pages: PageReader, sitemaps: SitemapReader, *, rejudges: bool) -> None:
+        self.robots = robots
+        self.pages = pages
+        self._sitemaps = sitemaps
+        self.rejudges = rejudges  # options were changed, so URLs that wait may no longer belong to the crawl
+
+    def skip_fate(self, task: FrontierTask) -> Fate | None:
+        """Return the fate of a URL that is known not to be fetched; None if it may be."""
+        if task.chain is not None or task.kind is UrlKind.SITEMAP:
+            return None
+        if self.rejudges and (fate := self.pages.judge_again(task)) is not Fate.OPEN:
+            return fate
+        if self.pages.traps.holds(task.url):
+            return Fate.QUARANTINED
+        return Fate.SKIPPED_ROBOTS if self.robots.denies(task.url) else None
+
+    def knows(self, origin: str) -> bool:
+        """Return whether the robots.txt of a host has been read."""
+        return self.robots.knows(origin)
+
+    def check(self, task: FrontierTask, batch: WalkerBatch) -> Admitted | Settled:
+        """Return what to do with a task whose slot has come, or its outcome if it needs no fetch.
+
+        Sitemaps that a robots.txt names are added to `batch`.
         """
-        ...
+        if task.awaited is not None:
+            return self.pages.end_redirects(task, task.awaited)
+        if task.kind is UrlKind.SITEMAP:
+            return self._check_sitemap(task, batch)
+        if task.chain is not None:
+            return self._check_redirected(task)
+        if self.rejudges and (fate := self.pages.judge_again(task)) is not Fate.OPEN:
+            return Settled(task, fate)
+        if self.pages.traps.holds(task.url):
+            return Settled(task, Fate.QUARANTINED)
+        match self.robots.judge(task.url):
+            case RobotsAnswer.ALLOWED:
+                return Admitted.NOW
+            case RobotsAnswer.UNKNOWN:
+                return Admitted.AFTER_ROBOTS
+            case RobotsAnswer.DENIED:
+                return Settled(task, Fate.SKIPPED_ROBOTS)
+            case RobotsAnswer.UNREACHABLE:
+                return self.pages.without_robots(task, self.robots.why(task.url))
 
+    def _check_redirected(self, task: FrontierTask) -> Admitted | Settled:
+        """Check the target of a redirect by the rules of its own host."""
+        fate = self.pages.judge_target_again(task) if self.rejudges else Fate.OPEN
+        if fate is Fate.OPEN:
+            match self.robots.judge(task.at):
+                case RobotsAnswer.ALLOWED:
+                    return Admitted.NOW
+                case RobotsAnswer.UNKNOWN:
+                    return Admitted.AFTER_ROBOTS
+                case RobotsAnswer.UNREACHABLE:
+                    return self.pages.without_robots(task, self.robots.why(task.at))
+                case RobotsAnswer.DENIED:
+                    fate = Fate.SKIPPED_ROBOTS
+        return self.pages.turned_away(task, fate)
 
-class SitemapSource(Protocol):
-    """Fetches sitemaps; large ones one at a time, each after the one before has been read."""
+    def _check_sitemap(self, task: FrontierTask, batch: WalkerBatch) -> Admitted | Settled:
+        """Check a sitemap. It waits for the robots.txt of its host, which may name others.
 
-    def submit(self, url: Url, done: Callable[[FetchedSitemap], None], send_by: float = ...) -> Cancellable: ...
-
-    def go_on(self) -> None:
-        """Allow the next large sitemap: the last one has been read."""
-        ...
+        The rules can forbid only a sitemap whose address was guessed: one that somebody named is meant to be read.
+        """
+        answer = self.robots.judge(task.url)
+        if answer is RobotsAnswer.UNKNOWN:
+            return Admitted.AFTER_ROBOTS
+        if answer is RobotsAnswer.UNREACHABLE:
+            return self._sitemaps.without_robots(task, self.robots.why(task.url))
+        if is_first_guess(task):
+            self._sitemaps.add_named(self.robots.sitemaps(task.url), batch)
+        if answer is RobotsAnswer.DENIED and self._sitemaps.is_guess(task):
+            return Settled(task, Fate.SKIPPED_ROBOTS)
+        return Admitted.NOW
 
 
 class Fetchers:
     """Starts each fetch with the fetcher that serves its URL; this is the only place that chooses one."""
 
-    def __init__(self, pages: PageSource, sitemaps: SitemapSource) -> None:
+    def __init__(self, pages: PageFetcher, sitemaps: SitemapFetcher) -> None:
         self._pages = pages
         self._sitemaps = sitemaps
 
@@ -92,19 +152,14 @@ class FetchWindow:
         self._control = control
         self._has_capacity = has_capacity  # of the consumer of the results
         self._rendering = rendering
-        self._pool: FetchPool[FrontierTask] = FetchPool(size, self, self._throttle)
+        self.pool: FetchPool[FrontierTask] = FetchPool(size, self, self._throttle)
         self._in_browser: dict[int, Cancellable] = {}
         self._continuation: asyncio.Handle | None = None  # reads the rest of a large sitemap
 
     @property
-    def waiting_for_slots(self) -> int:
-        """Return how many tasks wait for their slot."""
-        return self._pool.waiting_for_slots
-
-    @property
     def waits_for_rate(self) -> bool:
         """Return whether nothing is in flight because of the rate limit."""
-        return self._pool.waits_for_rate and not self._in_browser
+        return self.pool.waits_for_rate and not self._in_browser
 
     @property
     def waits_for_renderer(self) -> bool:
@@ -116,11 +171,7 @@ class FetchWindow:
         """Return what the next fetch waits for; None if that is the response to an earlier one, or nothing."""
         if self.waits_for_renderer or (self._rendering is not None and self._rendering.is_full):
             return "the renderer"
-        return self._pool.waits_for
-
-    def limit_rate(self, rate: FetchRate | None) -> None:
-        """Start fetches only at this rate; None: as soon as possible."""
-        self._pool.limit_rate(rate)
+        return self.pool.waits_for
 
     def accept(self, tasks: list[FrontierTask]) -> None:
         """Take over tasks from the frontier, and start what may start."""
@@ -135,30 +186,26 @@ class FetchWindow:
                 self._responses.give_up(task)
             else:
                 wanted.append(task)
-        self._pool.accept(wanted)
+        self.pool.accept(wanted)
 
     def catch_up(self) -> None:
         """Read responses that waited, then start more fetches."""
         self._read_waiting()
-        self._pool.fill()
+        self.pool.fill()
 
     def resume_sitemaps(self) -> None:
         """Allow the next large sitemap, unless responses still wait to be read."""
-        if not self._responses.has_waiting and not self._batch.is_heavy:
+        if not self._responses.waiting and not self._batch.is_heavy:
             self._fetchers.resume_sitemaps()
 
     def change(self, size: WindowSize) -> None:
         """Apply changed options of the crawl, including to tasks that wait in the queues of their hosts."""
         self._admission.rejudges = True
-        self._pool.resize(size)
-
-    def put_back(self, host: int) -> None:
-        """Return the queue of a host that is held to the frontier."""
-        self._pool.put_back(host)
+        self.pool.resize(size)
 
     def drop(self) -> None:
         """Cancel what is in flight and forget what waits: the frontier gets it back."""
-        self._pool.drop()
+        self.pool.drop()
         for page in self._in_browser.values():
             page.cancel()
         self._in_browser.clear()
@@ -182,7 +229,7 @@ class FetchWindow:
 
     @property
     def is_out_of_reach(self) -> bool:
-        return self._admission.is_out_of_reach
+        return self._admission.pages.is_out_of_reach
 
     def admit(self, task: FrontierTask) -> Admitted | None:
         admitted = self._admission.check(task, self._batch.pending)
@@ -216,7 +263,7 @@ class FetchWindow:
             return  # cancelled: the frontier has it back
         try:
             self._read(task, fetched)
-            self._pool.fill()
+            self.pool.fill()
         except Exception as error:
             self._control.fail(error)
 
@@ -236,3 +283,26 @@ class FetchWindow:
             self.catch_up()
         except Exception as error:
             self._control.fail(error)
+
+
+def window_and_rate(crawl: Crawl, settings: Settings, timing: SlotTiming | None = None) -> tuple[WindowSize, HostRate]:
+    """Return how many fetches may be in flight and how far apart; explicit options override the speed profile."""
+    config = crawl.config
+    speed = config.speed or "normal"
+    profile = settings.crawl.speed_profile(speed, config.concurrency)
+    total = config.concurrency or settings.crawl.max_concurrent_curl
+    delay_seconds = profile.delay.total_seconds()
+    if config.delay_seconds is not None:
+        delay_seconds = round(config.delay_seconds, 6)  # a store counts microseconds: less is no delay
+    connections = min(total, profile.connections)
+    rate = HostRate(
+        delay_seconds,
+        probe=config.robots == "obey",
+        per_host=config.max_pages_per_host,
+        walkers=config.workers,
+        # Half of the connections are enough to keep a host busy that is too slow for the delay.
+        latency_factor=0.0 if speed == "max" else 2 / connections,
+        longest_latency_delay_seconds=settings.hosts.longest_slow_delay.total_seconds(),
+        timing=timing,
+    )
+    return WindowSize(total, connections), rate

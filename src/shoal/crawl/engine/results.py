@@ -1,11 +1,13 @@
-"""From a response to the batch of a turn: reading, unchanged pages, and the batch itself."""
+"""From a response to the batch of a turn: reading, unchanged pages, the budget, and the batch itself."""
 
 from collections import deque
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING
 
+from shoal.base.clock import Clock
 from shoal.base.settings import CrawlSettings
-from shoal.crawl.engine.budget import Budget
+from shoal.crawl.crawl import Counts, CrawlConfig
 from shoal.crawl.engine.known_urls import PreviousCrawl
 from shoal.crawl.engine.page_reader import PageReader
 from shoal.crawl.engine.sitemap_reader import SitemapReader
@@ -54,6 +56,77 @@ class NotModifiedPages:
             self._reader.recall(done, known, batch)
             if self._bodies is not None and known is not None and done.page is not None:
                 self._bodies.recall(done.page, known.page)
+
+
+class Budget:
+    """The budget spent by a crawl, as one walker knows it: the total at the last commit plus the walker's own part
+    since then."""
+
+    def __init__(self, config: CrawlConfig, clock: Clock) -> None:
+        self._config = config
+        self._limited = config.has_budget
+        self._clock = clock
+        self._known = Counts()
+        self._known_at = clock.monotonic()
+        self._pages = self._bytes = 0
+        self._sent_pages = self._sent_bytes = 0
+
+    def change(self, config: CrawlConfig) -> None:
+        """Apply changed limits; what was spent stays spent."""
+        self._config, self._limited = config, config.has_budget
+
+    def reported(self) -> None:
+        """Mark what was counted so far as part of the commit that starts; its answer includes it in the sum."""
+        self._sent_pages, self._sent_bytes = self._pages, self._bytes
+
+    def held_back(self, pages: list[Settled]) -> None:
+        """Take these pages out of the commit that starts: a later one has them."""
+        self._sent_pages -= sum(done.page is not None and done.page.status is not None for done in pages)
+        self._sent_bytes -= sum(done.page.received for done in pages if done.page is not None)
+
+    def learn(self, counts: Counts) -> None:
+        """Replace what was sent with the sum that the commit returned."""
+        self._known, self._known_at = counts, self._clock.monotonic()
+        self._pages -= self._sent_pages
+        self._bytes -= self._sent_bytes
+        self._sent_pages = self._sent_bytes = 0
+
+    def forget(self) -> None:
+        """Drop the walker's own counts after a failed commit: the next one returns what the store has."""
+        self._pages = self._bytes = self._sent_pages = self._sent_bytes = 0
+
+    def count(self, settled: Settled) -> None:
+        """Count a page that was fetched."""
+        if settled.page is not None:
+            self._pages += settled.page.status is not None
+            self._bytes += settled.page.received
+
+    @property
+    def spent(self) -> str | None:
+        """The name of the budget that is used up, if one is."""
+        if not self._limited:
+            return None
+        if self._config.max_pages is not None and self._known.pages + self._pages >= self._config.max_pages:
+            return "max_pages"
+        if self.full:
+            return "max_bytes"
+        return "max_seconds" if self.remaining_seconds <= 0 else None
+
+    @property
+    def full(self) -> bool:
+        """Return whether the byte budget is used up, so that no further response is read."""
+        if not self._limited or self._config.max_bytes is None:
+            return False
+        return self._known.bytes + self._bytes >= self._config.max_bytes
+
+    @property
+    def remaining_seconds(self) -> float:
+        """The time left in the time budget; infinite without one."""
+        if self._config.max_seconds is None:
+            return inf
+        return (
+            self._config.max_seconds - self._known.walked.total_seconds() - (self._clock.monotonic() - self._known_at)
+        )
 
 
 STARVING_SECONDS = 0.02  # a window that runs dry commits sooner, but not all the time
@@ -208,16 +281,11 @@ class ResponseReader:
         self.batch = batch
         self._bodies = bodies
         self._hands_on = hands_on
-        self._waiting: deque[tuple[FrontierTask, Fetched]] = deque()
-
-    @property
-    def has_waiting(self) -> bool:
-        """Return whether responses wait to be read."""
-        return bool(self._waiting)
+        self.waiting: deque[tuple[FrontierTask, Fetched]] = deque()  # responses that are not read yet
 
     def add(self, task: FrontierTask, fetched: Fetched) -> None:
         """Put a response behind those that wait."""
-        self._waiting.append((task, fetched))
+        self.waiting.append((task, fetched))
 
     def read(self) -> bool:
         """Read waiting responses until the batch is heavy.
@@ -226,7 +294,7 @@ class ResponseReader:
         event loop, because leases have to be renewed meanwhile.
         """
         has_more = False
-        while self._waiting and not has_more and not self.batch.is_heavy:
+        while self.waiting and not has_more and not self.batch.is_heavy:
             has_more = self._read_next()
         if self.batch.is_heavy:
             self.batch.wake()
@@ -238,15 +306,15 @@ class ResponseReader:
 
     def clear(self) -> None:
         """Drop what waits: the frontier gets those URLs back."""
-        self._waiting.clear()
+        self.waiting.clear()
 
     def _read_next(self) -> bool:
-        task, fetched = self._waiting.popleft()
+        task, fetched = self.waiting.popleft()
         if self.batch.budget.full:
             return False  # too late: the frontier gets it back when the walker leaves
         settled = self._settle(task, fetched)
         if settled is None:
-            self._waiting.appendleft((task, fetched))
+            self.waiting.appendleft((task, fetched))
             return True
         self.batch.budget.count(settled)
         # The commit may end a redirect here: then its record has a body, otherwise a few bytes are stored without need.

@@ -1,35 +1,23 @@
 """The commits of one walker: when it starts, in each turn, and when it leaves. All are fenced. A turn settles the
 walker's results, takes the next URLs, and returns whether to continue."""
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
 from typing import TypeVar
 
 from msgspec import Struct
 
-from shoal.base.database import Conflict, Tx
+from shoal.base.database import Conflict, Tx, Work
 from shoal.base.errors import BadConfig, FrontierLost
 from shoal.base.url import Url, UrlRefusal, canonical
 from shoal.crawl import journal_messages as messages
-from shoal.crawl.crawl import Counts, Crawl
-from shoal.crawl.engine.budget import BUDGETS, urls_left
+from shoal.crawl.crawl import BUDGETS, Counts, Crawl, CrawlConfig
 from shoal.crawl.engine.known_urls import PreviousCrawl
 from shoal.crawl.engine.walker_context import WalkerStores
 from shoal.crawl.frontier.fates import Fate
-from shoal.crawl.frontier.rebuild import FrontierRebuild, lost_is_an_outage
+from shoal.crawl.frontier.rebuild import FrontierRebuild, outage
 from shoal.crawl.frontier.redirects import AwaitedTargets
 from shoal.crawl.frontier.traps import patterns_of, trap_of
-from shoal.crawl.frontier.values import (
-    Control,
-    FrontierTask,
-    NewUrl,
-    Settled,
-    Settlement,
-    Turn,
-    WalkerBatch,
-    key_of,
-)
-from shoal.crawl.journal_messages import JournalEntry, JournalUpdate
+from shoal.crawl.frontier.values import Control, FrontierTask, NewUrl, Settled, Settlement, Turn, WalkerBatch, key_of
+from shoal.crawl.journal_messages import JournalUpdate
 from shoal.crawl.lifecycle.crawls import KIND
 from shoal.crawl.scope import seeds_of
 from shoal.crawl.states import TERMINAL, CrawlState
@@ -128,15 +116,14 @@ class WalkerCommits:
         except FrontierLost as error:
             await self._give_up(error)
             raise
-        with lost_is_an_outage(), self._remembered_loss():
-            await self._database.run(commit)
+        await self._run(commit)
 
     async def _give_up(self, error: FrontierLost) -> None:
         """Fail the crawl: its frontier is lost and cannot be rebuilt."""
         move = job_states.give_up(self.fence.job_id, self.fence.epoch, error.code, error.message)
 
         async def commit(tx: Tx) -> None:
-            await self._crawls.lock(tx, self._crawl.id)
+            await self._crawls.store.lock(tx, self._crawl.id)
             await self._queue.moves.move_in(tx, move, KIND, self._crawl.id)
 
         await self._database.run(commit)
@@ -154,13 +141,17 @@ class WalkerCommits:
         stores the pages. If the walker is left without work and the whole frontier is drained, the same commit ends the
         job and the run."""
 
-        async def commit(tx: Tx, hold_seconds: dict[int, float]) -> Turn:
+        batch.walked_seconds += self._uncounted_seconds
+        # The pages first: a kill between the two commits leaves URLs that are taken, and fetched again (0042).
+        held_before = await self._commit_pages(batch, worth_seconds=WORTH_COUNTING_SECONDS)
+
+        async def commit(tx: Tx) -> Turn:
             last = request.in_flight == 0
             if last or self._shares_a_budget:  # it may end the run, or others must not take meanwhile (0009)
-                await self._crawls.lock(tx, self._crawl.id)
+                await self._crawls.store.lock(tx, self._crawl.id)
             # The fence comes first: what a frontier in Redis does is not undone if the lease is lost (0042).
             control, is_changed = await self._fence(tx)
-            hold_seconds = await self._settle(tx, batch, worth_seconds=WORTH_COUNTING_SECONDS) or hold_seconds
+            hold_seconds = await self._settle(tx, batch, worth_seconds=WORTH_COUNTING_SECONDS) or held_before
             if control is not Control.GO:
                 return Turn(control, hold_seconds=hold_seconds)
             if is_changed:  # URLs are taken only under the current options
@@ -170,9 +161,7 @@ class WalkerCommits:
                 return Turn(control, hold_seconds=hold_seconds, others_wait=True)
             return await self._refill(tx, request, hold_seconds)
 
-        batch.walked_seconds += self._uncounted_seconds
-        # The pages first: a kill between the two commits leaves URLs that are taken, and fetched again (0042).
-        turn = await self._run(commit, await self._commit_pages(batch, worth_seconds=WORTH_COUNTING_SECONDS))
+        turn = await self._run(commit)
         if self.rate.timing is not None:
             self.rate.timing.usable(turn.work)
         is_counted = batch or batch.walked_seconds >= WORTH_COUNTING_SECONDS
@@ -208,7 +197,7 @@ class WalkerCommits:
         number = self._crawl.number
         await self._queue.fence(tx, self.fence)
         state, _ = await self._crawls.store.control(tx, self._crawl.id)
-        with self._remembered_loss():
+        try:
             if batch:
                 settlement = await self._frontier.settle(tx, number, self.fence, batch)
                 await self._crawls.store.add_counts(tx, number, self.fence.job_id, settlement.counts())
@@ -217,6 +206,9 @@ class WalkerCommits:
             if state is not CrawlState.RUNNING or not want:
                 return state, []
             return state, await self._take(tx, want, 0)
+        except FrontierLost as error:
+            self._lost = error
+            raise
 
     async def _take(self, tx: Tx, want: int, in_flight: int) -> list[FrontierTask]:
         """Take URLs, and count those that were closed because their host has reached its page limit."""
@@ -244,8 +236,11 @@ class WalkerCommits:
         await self._leave(batch, job_states.step_back(self.fence.job_id, self.fence.epoch))
 
     async def _leave(self, batch: WalkerBatch, move: Move) -> None:
-        async def commit(tx: Tx, hold_seconds: dict[int, float]) -> None:
-            await self._crawls.lock(tx, self._crawl.id)
+        batch.walked_seconds += self._uncounted_seconds
+        await self._commit_pages(batch)
+
+        async def commit(tx: Tx) -> None:
+            await self._crawls.store.lock(tx, self._crawl.id)
             _, is_changed = await self._fence(tx)
             await self._settle(tx, batch, leaves=True)
             await self._frontier.release(tx, self._crawl.number, self.fence)
@@ -253,21 +248,15 @@ class WalkerCommits:
             made = self._hand_over if is_changed and move.reason in BUDGETS else move
             await self._queue.moves.move_in(tx, made, KIND, self._crawl.id)
 
-        batch.walked_seconds += self._uncounted_seconds
-        await self._run(commit, await self._commit_pages(batch))
+        await self._run(commit)
 
-    async def _run(self, commit: Callable[[Tx, dict[int, float]], Awaitable[T]], hold_seconds: dict[int, float]) -> T:
-        with lost_is_an_outage(), self._remembered_loss():
-            return await self._database.run(lambda tx: commit(tx, hold_seconds))
-
-    @contextmanager
-    def _remembered_loss(self) -> Iterator[None]:
-        """Let the next attach rebuild a frontier that turns out to be lost."""
+    async def _run(self, commit: Work[T]) -> T:
+        """Commit. The next attach rebuilds a frontier that turns out to be lost."""
         try:
-            yield
+            return await self._database.run(commit)
         except FrontierLost as error:
             self._lost = error
-            raise
+            raise outage(error) from error
 
     async def _commit_pages(self, batch: WalkerBatch, *, worth_seconds: float = RESOLUTION_SECONDS) -> dict[int, float]:
         """Commit the pages before a frontier outside the database settles their URLs, and count those that were not
@@ -276,7 +265,7 @@ class WalkerCommits:
             return {}
         number = self._crawl.number
 
-        async def commit(tx: Tx, _: dict[int, float]) -> dict[int, float]:
+        async def commit(tx: Tx) -> dict[int, float]:
             await self._fence(tx)
             hold_seconds = await self._hosts.record(tx, batch.hosts) if batch.hosts else {}
             await self._respect_releases(tx, batch)
@@ -298,7 +287,7 @@ class WalkerCommits:
                 await self._queue.jobs.mark_settled(tx, self.fence)
             return hold_seconds
 
-        return await self._run(commit, {})
+        return await self._run(commit)
 
     async def _write_journal(self, tx: Tx, update: JournalUpdate, turn: Turn) -> None:
         """Write the journal entries of this commit."""
@@ -306,17 +295,12 @@ class WalkerCommits:
         if update.found:
             turn.found = (await self._crawls.store.counts(tx, number)).opened
             entries += [messages.found(turn.found)] if turn.found != self._found else []
-        if update.depth is not None:
-            entries += await self._finish_depth(tx, update.depth, turn)
+        shallowest = None if update.depth is None else await self._frontier.shallowest(tx, number)
+        if update.depth is not None and shallowest is not None and shallowest > update.depth:
+            turn.finished = shallowest - 1
+            entries += await self._journal.finish_depth(tx, number, turn.finished)
         await self._journal.write(tx, number, entries)
         turn.is_journaled = True
-
-    async def _finish_depth(self, tx: Tx, depth: int, turn: Turn) -> list[JournalEntry]:
-        shallowest = await self._frontier.shallowest(tx, self._crawl.number)
-        if shallowest is None or shallowest <= depth:
-            return []
-        turn.finished = shallowest - 1
-        return await self._journal.finish_depth(tx, self._crawl.number, turn.finished)
 
     async def _idle(self, tx: Tx, turn: Turn, update: JournalUpdate | None) -> None:
         """Decide what a walker without work does: end a drained crawl, or wait for others."""
@@ -408,13 +392,28 @@ class WalkerCommits:
             return request.want
         # With a shared budget the crawl is locked, so no walker takes between this count and our take (0009).
         taken = await self._frontier.taken(tx, self._crawl.number) if self._shares_a_budget else request.in_flight
-        most = urls_left(self._crawl.config, counts, taken)
+        most = _urls_left(self._crawl.config, counts, taken)
         return request.want if most is None else min(request.want, most)
 
     async def _others_wait(self, tx: Tx, request: TurnRequest) -> bool:
         if not request.slice_over:
             return False
         return await self._queue.other_run_waits(tx, self.fence.job_id)
+
+
+def _urls_left(config: CrawlConfig, counts: Counts, taken: int) -> int | None:
+    """Return how many more URLs may be taken while `taken` are in flight; None if no budget limits it.
+
+    Every URL is counted as a page, so the page limit is never exceeded. The size of a page is unknown before it is
+    fetched: the average so far is assumed, and the first page is fetched alone.
+    """
+    limits = []
+    if config.max_pages is not None:
+        limits.append(config.max_pages - counts.pages - taken)
+    if config.max_bytes is not None:
+        left = config.max_bytes - counts.bytes
+        limits.append((max(1, left * counts.pages // max(counts.bytes, 1)) if left > 0 else 0) - taken)
+    return max(0, min(limits)) if limits else None
 
 
 def _control(state: CrawlState) -> Control:

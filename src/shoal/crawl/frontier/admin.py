@@ -10,7 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from shoal.access.audit_log import AuditHook, no_audit
-from shoal.base.database import Database, Tx, Work
+from shoal.base.database import Database, Tx
 from shoal.base.errors import NotFound, StateConflict
 from shoal.base.url import Url, UrlRefusal, canonical
 from shoal.crawl.crawl import Crawl
@@ -87,7 +87,10 @@ class FrontierAdmin:
             crawl = await self._locked(tx, crawl_id, AT_REST, "be cleared")
             return await self._stores.of(crawl).forget(tx, crawl.number, BATCH)
 
-        return await self._repeat(step)
+        total = 0
+        while done := await self._database.run(step):
+            total += done
+        return total
 
     async def erase(
         self, crawl_id: str, *, audit: AuditHook = no_audit, progress: Callable[[int], None] = lambda _: None
@@ -168,12 +171,6 @@ class FrontierAdmin:
             fix = "pause or stop it first" if CrawlState.PAUSED in states else "stop it first"
             raise StateConflict("crawl", crawl_id, crawl.state, action, fix)
         return crawl
-
-    async def _repeat(self, step: Work[int]) -> int:
-        total = 0
-        while done := await self._database.run(step):
-            total += done
-        return total
 
 
 AT_ONCE: Final = 2  # removals that work on the store; further ones wait for their turn

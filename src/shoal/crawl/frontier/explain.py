@@ -10,8 +10,7 @@ from msgspec import structs
 from shoal.base.clock import moment
 from shoal.base.text import Sentence, joined, message
 from shoal.base.url import Url, UrlRefusal, canonical, hostname, origin, registrable_domain
-from shoal.crawl.crawl import Crawl, CrawlConfig
-from shoal.crawl.engine.budget import BUDGETS
+from shoal.crawl.crawl import BUDGETS, Crawl, CrawlConfig
 from shoal.crawl.frontier.admin_store import UrlFacts, Waiting
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.traps import is_area, pattern_of

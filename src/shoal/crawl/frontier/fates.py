@@ -10,6 +10,10 @@ from shoal.base.text import message
 class Fate(IntEnum):
     """The fate of a URL. The numbers are stored: never reuse or renumber one."""
 
+    skipped: bool
+    waits: bool  # the frontier keeps the URL itself and not only its hash
+    word: str  # the name used in records, summaries and the CLI
+
     OPEN = 0  # waiting, or being fetched
     FETCHED = 1
     FAILED = 2
@@ -32,23 +36,11 @@ class Fate(IntEnum):
     SKIPPED_HOST_BUDGET = 30
     SKIPPED_NOT_IN_SITEMAP = 31
 
-    @property
-    def skipped(self) -> bool:
-        return self >= Fate.SKIPPED_DEPTH
+    def __init__(self, number: int) -> None:
+        self.skipped = number >= 16
+        self.waits = self.name in ("OPEN", "QUARANTINED")
+        self.word = self.name.removeprefix("SKIPPED_").lower()
 
-    @property
-    def waits(self) -> bool:
-        """Return whether the frontier keeps the URL itself and not only its hash."""
-        return self in WAITING
-
-    @property
-    def word(self) -> str:
-        """The name used in records, summaries and the CLI."""
-        return self.name.removeprefix("SKIPPED_").lower()
-
-
-WAITING = frozenset({Fate.OPEN, Fate.QUARANTINED})
-"""The fates whose URLs the frontier keeps."""
 
 REOPENING = frozenset({Fate.SKIPPED_DEPTH, Fate.SKIPPED_NOFOLLOW, Fate.SKIPPED_NOT_IN_SITEMAP})
 """Fates of URLs skipped because of how they were reached: they open when they are found in another way."""

@@ -8,8 +8,6 @@ any other page these are known, but it may follow them once more.
 
 import secrets
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from shoal.base.database import Database, Tx
@@ -32,13 +30,9 @@ from shoal.queue.queue import Queue
 PAGES_AT_ONCE = 500
 
 
-@contextmanager
-def lost_is_an_outage() -> Iterator[None]:
-    """Report a frontier that turns out to be lost as an outage: the walker attaches again, which rebuilds it."""
-    try:
-        yield
-    except FrontierLost as error:
-        raise BackendUnavailable("the frontier", f"it is lost: {error.why}", "it is rebuilt from the pages") from error
+def outage(error: FrontierLost) -> BackendUnavailable:
+    """Return the outage as which a lost frontier is reported: the walker attaches again, which rebuilds it."""
+    return BackendUnavailable("the frontier", f"it is lost: {error.why}", "it is rebuilt from the pages")
 
 
 KnownPage = tuple[tuple[int, int], Url | None]
@@ -95,7 +89,7 @@ class FrontierRebuild:
         generation = secrets.token_hex(8)
 
         async def begin(tx: Tx) -> None:
-            await self._crawls.lock(tx, crawl.id)
+            await self._crawls.store.lock(tx, crawl.id)
             await self._queue.fence(tx, fence)
             try:
                 await self._frontier.restart(tx, crawl.number, fence, generation, lost_generation=lost_generation)
@@ -104,8 +98,10 @@ class FrontierRebuild:
 
         # The mark that keeps other walkers out is committed before the first page is added (0042).
         await self._database.run(begin)
-        with lost_is_an_outage():
+        try:
             return await self._fill(crawl, fence)
+        except FrontierLost as error:
+            raise outage(error) from error
 
     async def _fill(self, crawl: Crawl, fence: Fence) -> int:
         await self._read_keys(crawl)

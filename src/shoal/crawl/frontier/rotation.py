@@ -104,11 +104,13 @@ class HostBatch(Struct, eq=False):
         """Keep only the URLs that got a slot, and set the start time of each to that of its slot."""
         del self.tasks[granted.slots :]
         self.tried = min(self.tried, len(self.tasks))
+        first, delay, counted_at = granted.first_in_seconds, self.delay_seconds, granted.counted_at
+        is_recovering = self.state.is_recovering
         for place, task in enumerate(self.tasks):
-            task.start_in_seconds = granted.first_in_seconds + place * self.delay_seconds
-            if granted.counted_at:
-                task.slot_at, task.delay_seconds = granted.counted_at + task.start_in_seconds, self.delay_seconds
-            task.is_recovering = self.state.is_recovering
+            task.start_in_seconds = first + place * delay
+            task.is_recovering = is_recovering
+            if counted_at:
+                task.slot_at, task.delay_seconds = counted_at + task.start_in_seconds, delay
 
     @property
     def is_spent(self) -> bool:
@@ -191,7 +193,9 @@ class Rotation:
         """Set aside the URLs just found that are not to be fetched, and return whether there were any: what the walker
         knows to be forbidden, at hosts that keep slots, what is fetched at the end of another URL's redirects
         (`redirect_fates`, by key and check), and what waits for such a URL."""
-        skip_fates: dict[int, Fate | None] = {task.seq: None for task in found if task.awaits_target}
+        skip_fates: dict[int, Fate | None] = {
+            task.seq: None for task in found if task.chain is not None and task.awaits_target
+        }
         if self._admission is not None:
             paced = {batch.host for batch in self.batches if batch.delay_seconds}
             for task in found:

@@ -82,7 +82,7 @@ ORDER BY f.host, f.due, f.seq;
 -- Return the next new URLs of hosts, up to a number per host, lowest depth first, with the URL of the page or sitemap
 -- that led there.
 -- rows: crawl host after most
-SELECT f.*, 0 AS attempts, 0 AS crashes,
+SELECT f.host, f.seq, f.kind, f.path,
        coalesce((SELECT p.url FROM page AS p WHERE p.crawl = g.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1),
                 (SELECT s.url FROM sitemap AS s WHERE s.crawl = g.crawl AND s.key = f.parent LIMIT 1)) AS parent_url
 FROM unnest(:crawl::int[], :host::int[], :after::bigint[], :most::int[]) AS g (crawl, host, after, most)
@@ -144,10 +144,10 @@ WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.seq = g.seq AND f.job_id = g.job_id
       AND f.epoch = g.epoch;
 
 -- name: close_urls
--- Remove settled URLs from the frontier.
--- rows: crawl job_id epoch seq
+-- Remove settled URLs of a walker from the frontier.
 DELETE FROM frontier_touched AS f
-USING unnest(:crawl::int[], :job_id::text[], :epoch::bigint[], :seq::bigint[]) AS g (crawl, job_id, epoch, seq)
+USING (SELECT :crawl::int AS crawl, :job_id::text AS job_id, :epoch::bigint AS epoch, p.seq
+       FROM unnest(:places::bigint[]) AS p (seq) OFFSET 0) AS g
 WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.seq = g.seq AND f.job_id = g.job_id
       AND f.epoch = g.epoch
 RETURNING f.seq;

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import dropwhile
 from typing import Any
 
 from msgspec import Struct, field
@@ -10,7 +11,7 @@ from msgspec.msgpack import encode
 from shoal.base.database import Conflict, Tx
 from shoal.base.url import Url, origin
 from shoal.crawl.crawl import Crawl, FrontierDriver
-from shoal.crawl.frontier.fates import CLAIMABLE, REOPENING, WAITING, Fate, Trap, TrapState
+from shoal.crawl.frontier.fates import CLAIMABLE, REOPENING, Fate, Trap, TrapState
 from shoal.crawl.frontier.redirects import end_elsewhere
 from shoal.crawl.frontier.sql_take import CHAIN, KINDS, NEVER, QueuePositions, Take, depth_at
 from shoal.crawl.frontier.traps import TRAP_SCORE, count_traps, patterns_of, trap_of, trap_states
@@ -52,8 +53,7 @@ class SqlFrontier:
     driver: FrontierDriver = "sql"
 
     def __init__(self, dialect: str) -> None:
-        embedded = dialect == "sqlite"
-        self._fresh = _fresh_by_reading if embedded else _fresh_by_inserting
+        self._fresh = _fresh_by_reading if dialect == "sqlite" else _fresh_by_inserting
         self._places = QueuePositions(dialect)
         self._hosts = HostStore()
 
@@ -99,8 +99,11 @@ class SqlFrontier:
         put_back = await tx.batch("put_back_later", retries)
         waiting = _waiting(batch.found)
         numbers = await self._numbers(tx, waiting)
-        if redirects:
-            numbers |= await self._prepare_targets(tx, crawl, redirects)
+        if redirects:  # each host that they lead to gets a row that can be locked
+            leading = {origin(done.onward.url) for done in redirects if done.onward is not None}
+            theirs = await self._hosts.numbers(tx, sorted(leading))
+            await tx.many("prepare_hosts", sorted((crawl, host) for host in theirs.values()))
+            numbers |= theirs
         leaving = await self._hosts_of(tx, crawl, fence) if leaves else []
         settled = (done.task.host for done in batch.settled)
         await self._lock_hosts(tx, crawl, [*numbers.values(), *settled, *leaving])
@@ -267,10 +270,8 @@ class SqlFrontier:
         places = await self._places.behind(tx, [url.depth for url in urls])
         for new, place in zip(urls, places, strict=True):
             host_origin = origin(new.url)
-            where, what = (
-                (crawl, numbers[host_origin], place),
-                (new.parent_key, int(new.kind), new.url[len(host_origin) :]),
-            )
+            where = crawl, numbers[host_origin], place
+            what = new.parent_key, int(new.kind), new.url[len(host_origin) :]
             if new.fate is Fate.OPEN:
                 untried.append((*where, *what))
             else:
@@ -286,14 +287,17 @@ class SqlFrontier:
         nothing. Also return why targets of redirects are skipped after all."""
         trapped = [done for done in settled if done.fate is Fate.QUARANTINED]
         final = [done for done in settled if not done.fate.waits]
-        closed = await tx.batch("close_urls", [_held(crawl, fence, done.task) for done in final])
+        mark = {"crawl": crawl, "job_id": fence.job_id, "epoch": fence.epoch}
+        closed = await tx.all("close_urls", **mark, places=[done.task.seq for done in final]) if final else []
         closed += await tx.batch("quarantine_urls", [_held(crawl, fence, done.task) for done in trapped])
-        ours = {row["seq"] for row in closed}
+        ours = {seq for (seq,) in closed}
         done_now = [done for done in [*final, *trapped] if done.task.seq in ours]
-        fates = sorted((done.task.key, done.task.chk, crawl, int(done.fate)) for done in done_now)
+        fates = sorted([(done.task.key, done.task.chk, crawl, int(done.fate)) for done in done_now])
         await tx.many("set_fates", fates)
         skipped: Counter[Fate] = Counter()
-        if targets := _ended_targets(crawl, done_now):
+        ended = dict(target for done in done_now if (target := done.ended_target) is not None)
+        if ended:  # redirect targets that were not fetched after all
+            targets = sorted((*key, crawl, int(fate)) for key, fate in ended.items())
             await tx.many("end_targets", targets)
             rows = await tx.batch("set_settled_fates", targets)
             skipped.update(fate for row in rows if (fate := Fate(row["fate"])).skipped)
@@ -303,13 +307,6 @@ class SqlFrontier:
         given = Counter(done.task.host for done in done_now if done.page is not None and done.page.status is not None)
         await tx.many("count_host_pages", [(crawl, host, pages) for host, pages in sorted(given.items())])
         return done_now, skipped
-
-    async def _prepare_targets(self, tx: Tx, crawl: int, redirects: list[Settled]) -> dict[str, int]:
-        """Return the numbers of the hosts that redirects lead to, after giving each a row that can be locked."""
-        origins = sorted({origin(done.onward.url) for done in redirects if done.onward is not None})
-        numbers = await self._hosts.numbers(tx, origins)
-        await tx.many("prepare_hosts", sorted((crawl, host) for host in numbers.values()))
-        return numbers
 
     async def _move_redirected(
         self, tx: Tx, crawl: int, fence: Fence, redirects: list[Settled], numbers: dict[str, int]
@@ -351,9 +348,8 @@ class SqlFrontier:
         free = {(row["key"], row["chk"]) for row in rows}
         opened = len(free)
         keys = sorted(wanted.keys() - free, key=lambda key: (key[1], key[0]))
-        known = await tx.all(
-            "lock_targets", crawl=crawl, keys=[key for key, _ in keys], checks=[chk for _, chk in keys]
-        )
+        place = {"keys": [key for key, _ in keys], "checks": [chk for _, chk in keys]}
+        known = await tx.all("lock_targets", crawl=crawl, **place)
         # The rows of these hosts are locked, so no walker takes a target between this check and our commit (0031).
         busy = await self._under_way(tx, crawl, [wanted[key] for key in keys], numbers) if known else set()
         reopened: Counter[Fate] = Counter()
@@ -425,7 +421,7 @@ async def _fresh_by_inserting(tx: Tx, crawl: int, waiting: dict[Key, NewUrl]) ->
 
 def _waiting(urls: list[NewUrl]) -> dict[Key, NewUrl]:
     """Return the URLs to queue, the last one first; if a URL occurs twice, its first occurrence is used."""
-    return {(url.key, url.chk): url for url in reversed(urls) if url.fate in WAITING}
+    return {(url.key, url.chk): url for url in reversed(urls) if url.fate.waits}
 
 
 def _skipped(urls: list[NewUrl]) -> list[SkippedUrl]:
@@ -445,17 +441,10 @@ async def _skip(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> Counter[Fate]:
     return new
 
 
-def _ended_targets(crawl: int, closed: list[Settled]) -> list[tuple[int, int, int, int]]:
-    """Return the fates of redirect targets that were not fetched after all."""
-    ended = dict(target for done in closed if (target := done.ended_target) is not None)
-    return sorted((*key, crawl, int(fate)) for key, fate in ended.items())
-
-
 def _held(crawl: int, fence: Fence, task: FrontierTask) -> tuple[Any, ...]:
     return crawl, fence.job_id, fence.epoch, task.seq
 
 
 def _around(pattern: str, url: Url) -> list[str]:
     """Return the larger patterns that a URL of this pattern is in."""
-    patterns = patterns_of(url)
-    return patterns[patterns.index(pattern) + 1 :]
+    return list(dropwhile(pattern.__ne__, patterns_of(url)))[1:]

@@ -67,7 +67,7 @@ LIMIT :most;
 -- Return the next new URLs of hosts, up to a number per host, lowest depth first, with the URL of the page or sitemap
 -- that led there.
 -- rows: crawl host after most
-SELECT f.host, f.seq, 0 AS attempts, 0 AS crashes, f.kind, f.path,
+SELECT f.host, f.seq, f.kind, f.path,
        coalesce((SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1),
                 (SELECT s.url FROM sitemap AS s WHERE s.crawl = f.crawl AND s.key = f.parent LIMIT 1)) AS parent_url
 FROM frontier AS f
@@ -113,10 +113,9 @@ UPDATE frontier_touched SET job_id = '', epoch = 0, crashes = :crashes
 WHERE crawl = :crawl AND seq = :seq AND job_id = :job_id AND epoch = :epoch;
 
 -- name: close_urls
--- Remove settled URLs from the frontier.
--- rows: crawl job_id epoch seq
+-- Remove settled URLs of a walker from the frontier.
 DELETE FROM frontier_touched
-WHERE crawl = :crawl AND seq = :seq AND job_id = :job_id AND epoch = :epoch
+WHERE crawl = :crawl AND seq IN (SELECT value FROM json_each(:places)) AND job_id = :job_id AND epoch = :epoch
 RETURNING seq;
 
 -- name: set_fates

@@ -1,8 +1,10 @@
 """One take of a walker on SQL: read the hosts that are ready and their waiting URLs, and write what the rotation
 decided. The number of statements does not depend on the number of hosts."""
 
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from msgspec.msgpack import Decoder
@@ -51,7 +53,7 @@ class Take:
             return None
         if in_flight:
             return self._taken([])
-        batch.add_tried(self._tasks(batch, [row], tried=True))
+        batch.add_tried(self._tried(batch, [row]))
         await self._exclude(rotation, batch.tasks)
         await self._reserve(rotation)
         await self._hold(rotation.batches)
@@ -133,7 +135,7 @@ class Take:
         rows = await self._tx.batch("retries_at_hosts", [(self._crawl, batch.host, most) for batch, most in shares])
         rows_of, found = _by_host(rows), []
         for batch, _ in shares:
-            tasks = self._tasks(batch, rows_of[batch.host], tried=True)
+            tasks = self._tried(batch, rows_of.get(batch.host, []))
             batch.add_tried(tasks)
             found += tasks
         await self._exclude(rotation, found)
@@ -143,28 +145,32 @@ class Take:
             places = [(self._crawl, batch.host, last_seq.get(batch.host, -1), most) for batch, most in shares]
             rows_of = _by_host(await self._tx.batch("untried_at_hosts", places))
             for batch, most in shares:
-                tasks = self._tasks(batch, rows_of[batch.host])
+                tasks = self._untried(batch, rows_of.get(batch.host, []))
                 if tasks:
                     last_seq[batch.host] = tasks[-1].seq
                 batch.add_untried(tasks, most)
                 found += tasks
             rotation.end_round(has_excluded=await self._exclude(rotation, found))
 
-    def _tasks(self, batch: HostBatch, rows: list[Any], *, tried: bool = False) -> list[FrontierTask]:
+    def _tried(self, batch: HostBatch, rows: Iterable[Any]) -> list[FrontierTask]:
         tasks = []
         for row in rows:
-            url, kind, seq = Url(batch.origin + row["path"]), KINDS[row["kind"]], row["seq"]
-            target, chain = None, None
-            if tried and row["start"] is not None:
-                target, chain, url = url, CHAIN.decode(row["chain"]), Url(row["start"])
-            key, chk = key_of(url, self._key_seed, kind)
-            attempts, crashes = row["attempts"], row["crashes"]
-            task = FrontierTask(
-                key, chk, batch.host, depth_at(seq), seq, url, row["parent_url"], attempts, crashes, kind
-            )
-            task.target, task.chain = target, chain
+            task = self._task(batch, row["seq"], KINDS[row["kind"]], row["path"], row["parent_url"], start=row["start"])
+            task.attempts, task.crashes = row["attempts"], row["crashes"]
+            if row["start"] is not None:
+                task.target, task.chain = Url(batch.origin + row["path"]), CHAIN.decode(row["chain"])
             tasks.append(task)
         return tasks
+
+    def _untried(self, batch: HostBatch, rows: Iterable[Any]) -> list[FrontierTask]:
+        return [self._task(batch, seq, KINDS[kind], path, parent) for _, seq, kind, path, parent in rows]
+
+    def _task(
+        self, batch: HostBatch, seq: int, kind: UrlKind, path: str, parent: str | None, start: str | None = None
+    ) -> FrontierTask:
+        url = Url(start or batch.origin + path)
+        key, chk = key_of(url, self._key_seed, kind)
+        return FrontierTask(key, chk, batch.host, depth_at(seq), seq, url, parent, 0, 0, kind)
 
     async def _exclude(self, rotation: Rotation, found: list[FrontierTask]) -> bool:
         rows: list[Any] = []
@@ -203,10 +209,7 @@ class Take:
 
 
 def _by_host(rows: list[Any]) -> dict[int, list[Any]]:
-    found: dict[int, list[Any]] = defaultdict(list)
-    for row in rows:
-        found[row["host"]].append(row)
-    return found
+    return {host: list(ours) for host, ours in groupby(rows, itemgetter("host"))}
 
 
 DEPTH_BITS = 40  # bits below the depth: enough for a trillion URLs

@@ -95,19 +95,15 @@ def is_area(pattern: str) -> bool:
 
 def trap_of(url: Url, states: Mapping[str, TrapState]) -> str | None:
     """Return the pattern that holds a URL in quarantine. The smallest pattern that was decided about decides."""
-    for pattern in _patterns(url):
+    for pattern in patterns_of(url):
         state = states.get(pattern)
         if state is not None:
             return pattern if state is TrapState.QUARANTINED else None
     return None
 
 
-def patterns_of(url: Url) -> list[str]:
-    """Return all patterns that may hold a URL, the smallest first."""
-    return list(_patterns(url))
-
-
-def _patterns(url: Url) -> Iterator[str]:
+def patterns_of(url: Url) -> Iterator[str]:
+    """Yield all patterns that may hold a URL, the smallest first."""
     pattern, kind = pattern_of(url), kind_of(url)
     yield pattern
     if kind != pattern:

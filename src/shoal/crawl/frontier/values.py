@@ -281,15 +281,16 @@ class Settlement(FrontierChange, kw_only=True):
 def page_counts(closed: list[Settled], walked_seconds: float = 0.0) -> Counts:
     """Return the increments of the counters of pages; `walked_seconds`: the time of work."""
     pages = [done.page for done in closed if done.page is not None]
+    answered = [page for page in pages if page.status is not None]
     return Counts(
-        pages=sum(page.status is not None for page in pages),
-        errors=sum(page.error_code is not None for page in pages),
-        responses=count_responses(page.status for page in pages),
-        bytes=sum(page.received for page in pages),
-        not_modified=sum(done.is_unchanged for done in closed),
-        bytes_saved=sum(page.saved for page in pages),
-        stayed_empty=sum(page.flags & STAYED_EMPTY != 0 for page in pages),
-        depth_reached=max((page.depth for page in pages if page.status is not None), default=0),
+        pages=len(answered),
+        errors=sum([page.error_code is not None for page in pages]),
+        responses=count_responses([page.status for page in pages]),
+        bytes=sum([page.received for page in pages]),
+        not_modified=sum([done.is_unchanged for done in closed]),
+        bytes_saved=sum([page.saved for page in pages]),
+        stayed_empty=sum([page.flags & STAYED_EMPTY != 0 for page in pages]),
+        depth_reached=max([page.depth for page in answered], default=0),
         walked=timedelta(seconds=walked_seconds),
     )
 

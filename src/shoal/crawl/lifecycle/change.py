@@ -8,17 +8,7 @@ from msgspec.structs import replace
 
 from shoal.base.request_form import Check, Form, describe
 from shoal.base.settings import Speed
-from shoal.crawl.crawl import (
-    Count,
-    CrawlConfig,
-    Depth,
-    Fetches,
-    Patterns,
-    Pause,
-    Priority,
-    Seconds,
-    Size,
-)
+from shoal.crawl.crawl import Count, CrawlConfig, Depth, Fetches, Patterns, Pause, Priority, Seconds, Size
 from shoal.crawl.url_patterns import check_patterns
 
 

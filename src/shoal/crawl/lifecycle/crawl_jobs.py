@@ -8,8 +8,7 @@ from shoal.base.ids import JobId
 from shoal.base.signals import Signal, Signals
 from shoal.crawl import journal_messages as messages
 from shoal.crawl import states
-from shoal.crawl.crawl import Crawl
-from shoal.crawl.engine.budget import BUDGETS
+from shoal.crawl.crawl import BUDGETS, Crawl
 from shoal.crawl.journal import Journal
 from shoal.crawl.lifecycle.crawl_status import LIVE, NO_PAGE
 from shoal.crawl.lifecycle.transitions import CrawlTransitions
@@ -127,18 +126,15 @@ class CrawlJobs:
         counts = await self._store.counts(tx, crawl.number)
         if move.to is JobState.DONE and crawl.state is not CrawlState.STOPPING and counts.drained:
             return states.drain(leaves_urls=counts.held > 0) if counts.pages else states.fail(NO_PAGE)
-        if crawl.state is CrawlState.RUNNING and not locked and (spent := await self._spent_budget(tx, crawl)):
-            return states.complete(spent)
+        if crawl.state is CrawlState.RUNNING and not locked and crawl.config.has_budget:
+            # The last walker to leave completes the crawl, so that nothing is committed after its end.
+            left = left_for_a_budget(await self._jobs.jobs_of_run(tx, crawl.id), crawl)
+            if left and (spent := left[0].state_reason) is not None:
+                return states.complete(spent)
         if crawl.state in (CrawlState.PAUSING, CrawlState.STOPPING):
             quiet = states.pause if crawl.state is CrawlState.PAUSING else states.stop
             return quiet(crawl.state_reason or "asked") if not locked else None
         return states.fail(move.reason or "walker_lost") if not pending and not locked else None
-
-    async def _spent_budget(self, tx: Tx, crawl: Crawl) -> str | None:
-        """Return the budget because of which a walker left. The last walker to leave completes the crawl, so that
-        nothing is committed after its end."""
-        left = left_for_a_budget(await self._jobs.jobs_of_run(tx, crawl.id), crawl) if crawl.config.has_budget else []
-        return left[0].state_reason if left else None
 
     async def _is_first_to_finish(self, tx: Tx, crawl: Crawl, move: Move) -> bool:
         """Return whether this walker is the first to leave because of a spent budget."""

@@ -1,16 +1,16 @@
-"""Crawls as users see them: each with its counts, its nodes, and why it failed."""
+"""Crawls as users see them: each with its counts, its nodes, and why it failed; and the search for them."""
 
 from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from shoal.base.clock import Clock
 from shoal.base.database import Tx
 from shoal.base.errors import InvalidInput, NotFound
 from shoal.base.text import plural
 from shoal.crawl import states
-from shoal.crawl.crawl import Counts, Crawl
-from shoal.crawl.engine.budget import BUDGETS
+from shoal.crawl.crawl import BUDGETS, Counts, Crawl
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import key_of
 from shoal.crawl.journal_messages import left_in_quarantine
@@ -194,3 +194,40 @@ class CrawlReader:
         if Fate.SKIPPED_ROBOTS.word in counts.skipped:
             return "robots.txt disallows it, see `shoal robots test URL`"
         return "the options exclude every seed" if counts.skipped else "no seed was requested"
+
+
+CRAWLS_AT_ONCE = 2_000  # that one query of a search looks at
+QUICK = 0.05  # seconds after which a search says how far it got
+
+
+class FoundCrawls(Struct, frozen=True):
+    """Crawls that match, newest first. `next`: the number after which the search continues; None at the end."""
+
+    crawls: list[CrawlStatus]
+    next: int | None
+
+
+class CrawlSearch:
+    """Searches crawls in steps."""
+
+    def __init__(self, crawls: CrawlReader, clock: Clock) -> None:
+        self._crawls = crawls
+        self._clock = clock
+
+    async def find(
+        self, wanted: CrawlFilter, *, after: int | None = None, limit: int = 50, seconds: float = QUICK
+    ) -> FoundCrawls:
+        """Return matching crawls, at most `limit`, older than the one with the number `after`."""
+        until = self._clock.monotonic() + seconds
+        before = await self._crawls.last_number() + 1 if after is None else after
+        found: list[CrawlStatus] = []
+        while before > 1:
+            floor = max(0, before - CRAWLS_AT_ONCE)
+            room = limit + 1 - len(found)
+            found += await self._crawls.matching(wanted, after=before, limit=room, floor=floor)
+            if len(found) > limit:
+                return FoundCrawls(found[:limit], found[limit - 1].crawl.number)
+            before = floor
+            if before > 1 and self._clock.monotonic() > until:
+                return FoundCrawls(found, before)
+        return FoundCrawls(found, None)

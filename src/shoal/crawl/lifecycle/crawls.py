@@ -8,13 +8,7 @@ from msgspec.structs import replace
 
 from shoal.access.audit_log import AuditHook, no_audit
 from shoal.base.database import Tx
-from shoal.base.errors import (
-    AlreadyExists,
-    FrontierLost,
-    InvalidInput,
-    NotFound,
-    StateConflict,
-)
+from shoal.base.errors import AlreadyExists, FrontierLost, InvalidInput, NotFound, StateConflict
 from shoal.base.ids import CrawlId, JobId, new_id
 from shoal.base.query_params import SESSION, TRACKING
 from shoal.base.settings import CrawlSettings
@@ -22,8 +16,7 @@ from shoal.base.signals import Signal
 from shoal.base.url import Url
 from shoal.crawl import journal_messages as messages
 from shoal.crawl import states
-from shoal.crawl.crawl import Crawl, CrawlConfig, FrontierDriver
-from shoal.crawl.engine.budget import BUDGETS
+from shoal.crawl.crawl import BUDGETS, Crawl, CrawlConfig, FrontierDriver
 from shoal.crawl.frontier.fates import Trap
 from shoal.crawl.frontier.values import FrontierChange, NewUrl
 from shoal.crawl.journal_messages import JournalEntry
@@ -31,7 +24,7 @@ from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawl_jobs import left_for_a_budget
 from shoal.crawl.lifecycle.crawl_status import LIVE, CrawlReader, CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedUrls, taken_back
-from shoal.crawl.lifecycle.transitions import CrawlTransitions
+from shoal.crawl.lifecycle.transitions import CrawlTransitions, conflict
 from shoal.crawl.scope import (
     check_addresses,
     check_label,
@@ -49,11 +42,12 @@ from shoal.crawl.store import OUTSIDE, ByDriver, FrontierStore
 from shoal.egress.address import AddressRule, Proxies
 from shoal.hosts.rate import HeldHost
 from shoal.pages.store import SCAN, FailedPage, PageStore
-from shoal.queue.job import Job, NewJob, local_lane, quota_keys, with_retries
+from shoal.queue.job import NewJob, local_lane, quota_keys, with_retries
 from shoal.queue.lanes import lane_of_run
 from shoal.queue.queue import Queue
 
 KIND = "crawl"
+EARLIER_FIX = "use a crawl that `shoal crawls ls` lists, or another store"
 MOST_HELD = 100  # hosts on hold that are reported
 REOPENED_AT_ONCE = 500  # failed URLs per commit
 SEEDS_INLINE = 500  # more are read in a thread, because ten thousand would stop the event loop for 150 ms
@@ -150,9 +144,11 @@ class Crawls(CrawlReader):
             return None
         earlier = await self.store.get(tx, earlier_id)
         if earlier is None:
-            raise InvalidInput(EARLIER, f"{earlier_id!r} is not a crawl in this store", EARLIER_FIX)
+            raise InvalidInput("recrawl_of", f"{earlier_id!r} is not a crawl in this store", EARLIER_FIX)
         if earlier.state not in states.TERMINAL:
-            raise InvalidInput(EARLIER, f"{earlier_id!r} is {earlier.state}", "wait until it has ended, or stop it")
+            raise InvalidInput(
+                "recrawl_of", f"{earlier_id!r} is {earlier.state}", "wait until it has ended, or stop it"
+            )
         return earlier.key_seed
 
     async def add_seeds(self, crawl_id: str, texts: Sequence[str], *, is_named: bool = False) -> Crawl:
@@ -166,14 +162,11 @@ class Crawls(CrawlReader):
 
         async def commit(tx: Tx) -> Crawl:
             crawl = await self._transitions.locked(tx, crawl_id)
-            if crawl.state is not CrawlState.PENDING:
-                raise StateConflict(
-                    "crawl", crawl_id, crawl.state, "get more seeds", "only one that has not started can"
-                )
+            state = crawl.state
+            if state is not CrawlState.PENDING:
+                raise StateConflict("crawl", crawl_id, state, "get more seeds", "only one that has not started can")
             if crawl.config != before.config:
-                raise StateConflict(
-                    "crawl", crawl_id, crawl.state, "get these seeds now", "others are added; try again"
-                )
+                raise StateConflict("crawl", crawl_id, state, "get these seeds now", "others are added; try again")
             urls = first_urls(seeds, crawl.key_seed, replace(crawl.config, sitemap="off"))
             new = 0
             for start in range(0, len(urls), URLS_AT_ONCE):
@@ -202,13 +195,8 @@ class Crawls(CrawlReader):
         status = await self.get(crawl_id)
         if status.crawl.state is CrawlState.FAILED and status.counts.drained:
             if not await self.retry_these(crawl_id, FailedUrls(), audit=audit):
-                raise StateConflict(
-                    "crawl",
-                    crawl_id,
-                    status.crawl.state,
-                    "be retried",
-                    "none of its URLs was ever requested; start a new one",
-                )
+                advice = "none of its URLs was ever requested; start a new one"
+                raise StateConflict("crawl", crawl_id, status.crawl.state, "be retried", advice)
             return (await self.get(crawl_id)).crawl.state
         return await self._enqueue(crawl_id, {CrawlState.FAILED}, "be retried", audit=audit)
 
@@ -218,8 +206,12 @@ class Crawls(CrawlReader):
         number, reopened = (await self.get(crawl_id)).crawl.number, 0
         upto = await self._database.read(lambda tx: self._pages.last_number(tx, number))
         after: int | None = 0
+
+        async def look(tx: Tx) -> tuple[list[FailedPage], int | None]:
+            return await self._pages.failed_after(tx, number, after or 0, upto, REOPENED_AT_ONCE, SCAN)
+
         while after is not None:
-            found, after = await self._failed_after(number, after, upto)
+            found, after = await self._database.read(look)
             chosen = [page for page in found if page in which]
             if which.limit is not None:
                 chosen = chosen[: which.limit - reopened]
@@ -252,11 +244,6 @@ class Crawls(CrawlReader):
         await self.store.add_counts(tx, number, OUTSIDE, counts)
         return len(dropped)
 
-    async def _failed_after(self, crawl: int, number: int, upto: int) -> tuple[list[FailedPage], int | None]:
-        return await self._database.read(
-            lambda tx: self._pages.failed_after(tx, crawl, number, upto, REOPENED_AT_ONCE, SCAN)
-        )
-
     async def _reopen(self, crawl_id: str, pages: list[FailedPage], before: int | None, audit: AuditHook) -> int:
         """Reopen one batch. `before` is set for the last batch: the number of URLs reopened by the earlier ones."""
 
@@ -267,8 +254,11 @@ class Crawls(CrawlReader):
             reopened = await self.reopen(tx, crawl, pages) if pages else 0
             if reopened:
                 await self.journal.write(tx, crawl.number, [messages.reopened(reopened)])
-            ended = crawl.state in states.TERMINAL
-            if before is None or not ended or not (before or reopened or await self._was_broken_off(tx, crawl)):
+            if before is None or crawl.state not in states.TERMINAL:
+                return reopened
+            # An earlier retry may have been broken off before its last batch.
+            none = not before and not reopened
+            if none and (crawl.state_reason in BUDGETS or (await self.store.counts(tx, crawl.number)).drained):
                 return reopened
             await self._transitions.move(tx, crawl, states.queue())
             await self._enqueue_walkers(tx, crawl)
@@ -283,10 +273,6 @@ class Crawls(CrawlReader):
         if any(job.finished_at is None and job.lane == local_lane(crawl.id) for job in jobs):
             # The process that crawls it has already output these pages, and would output them twice.
             raise StateConflict("crawl", crawl.id, crawl.state, "retry URLs", "pause it in the process that runs it")
-
-    async def _was_broken_off(self, tx: Tx, crawl: Crawl) -> bool:
-        """Return whether a retry was interrupted before its last batch."""
-        return crawl.state_reason not in BUDGETS and not (await self.store.counts(tx, crawl.number)).drained
 
     async def change(self, crawl_id: str, change: CrawlChange, *, audit: AuditHook = no_audit) -> CrawlStatus:
         """Change limits, filters or rate of a crawl; its walkers apply them from their next commit on. Walkers that
@@ -306,16 +292,14 @@ class Crawls(CrawlReader):
                 await self._queue.jobs.set_priority(tx, crawl_id, config.priority)
             changed = CrawlChanged(crawl_id=crawl_id, changes=change.plain())
             tx.on_commit(lambda: self._signals.emit(changed))
-            await self._replace_walkers(tx, crawl, config, left)
+            if crawl.state is CrawlState.RUNNING and config.budgets != crawl.config.budgets:
+                # Those that left because of the earlier budget are replaced, each in its own lane.
+                walkers = [self._walker(crawl.id, config, job.lane, job.max_retry) for job in left]
+                await self._queue.enqueue_in(tx, walkers)
             await self.journal.write(tx, crawl.number, [messages.changed(change.plain())])
 
         await self._database.run(commit)
         return await self.get(crawl_id)
-
-    async def _replace_walkers(self, tx: Tx, crawl: Crawl, config: CrawlConfig, left: list[Job]) -> None:
-        """Replace the walkers that left because of a budget which has changed, each in its own lane."""
-        if crawl.state is CrawlState.RUNNING and config.budgets != crawl.config.budgets:
-            await self._queue.enqueue_in(tx, [self._walker(crawl.id, config, job.lane, job.max_retry) for job in left])
 
     async def pause(self, crawl_id: str, reason: str = "asked") -> CrawlState:
         return await self._quiet(crawl_id, "be paused", states.ask_to_pause(reason), states.pause(reason))
@@ -374,10 +358,6 @@ class Crawls(CrawlReader):
         self._transitions.emit_on_commit(tx, crawl_id, states.run())
         return [messages.moved(crawl, states.run(), None)]
 
-    async def lock(self, tx: Tx, crawl_id: str) -> None:
-        """Lock a crawl until the end of the transaction, if it still exists."""
-        await self.store.lock(tx, crawl_id)
-
     async def _quiet(
         self,
         crawl_id: str,
@@ -406,7 +386,7 @@ class Crawls(CrawlReader):
                 # Its walker is leased and about to start: ask it.
                 await self._transitions.set_state(tx, crawl_id, states.run(), with_event=crawl.started_at is None)
             if not await self._transitions.move(tx, crawl, ask if locked else now):
-                raise _conflict(crawl, action)
+                raise conflict(crawl, action)
 
         await self._database.run(commit)
         return (await self.get(crawl_id)).crawl.state
@@ -423,7 +403,7 @@ class Crawls(CrawlReader):
         async def commit(tx: Tx) -> None:
             crawl = await self._transitions.locked(tx, crawl_id)
             if crawl.state not in sources or not await self._transitions.move(tx, crawl, states.queue()):
-                raise _conflict(crawl, action)
+                raise conflict(crawl, action)
             await audit(tx, "crawl.retried", crawl_id)
             await self._enqueue_walkers(tx, crawl, local=local)
 
@@ -441,10 +421,9 @@ class Crawls(CrawlReader):
 
     def _with_lists(self, config: CrawlConfig) -> CrawlConfig:
         """Copy the operator's parameter lists into the crawl: the process that runs it may have other settings."""
-        settings = self._settings
-        lists = {"tracking_params": settings.tracking_params, "session_params": settings.session_params}
-        built_in = {"tracking_params": TRACKING, "session_params": SESSION}
-        ours = {name: list(names) for name, names in lists.items() if names != built_in[name]}
+        tracking, session = self._settings.tracking_params, self._settings.session_params
+        lists = [("tracking_params", tracking, TRACKING), ("session_params", session, SESSION)]
+        ours = {name: list(names) for name, names, built_in in lists if names != built_in}
         return replace(config, **{name: names for name, names in ours.items() if getattr(config, name) is None})
 
     async def _enqueue_walkers(self, tx: Tx, crawl: Crawl, *, local: bool = False) -> None:
@@ -468,23 +447,3 @@ class Crawls(CrawlReader):
             max_attempts=self._queue.settings.job_attempts if max_retry is None else max_retry + 1,
             quota_keys=quota_keys(config.project, config.labels),
         )
-
-
-def _conflict(crawl: Crawl, action: str) -> StateConflict:
-    advice = "it has ended" if action in ENDING and crawl.state in states.TERMINAL else INSTEAD.get(crawl.state)
-    return StateConflict("crawl", crawl.id, crawl.state, action, advice and advice.replace("ID", crawl.id))
-
-
-INSTEAD = {
-    CrawlState.PENDING: "start it first",
-    CrawlState.STOPPING: "a stopped crawl cannot continue; start a new one, with --recrawl-of to recrawl only changes",
-    CrawlState.STOPPED: "a stopped crawl cannot continue; start a new one, with --recrawl-of to recrawl only changes",
-    CrawlState.COMPLETED: "it has ended; retry its failed URLs with `shoal crawls retry ID --all`",
-    CrawlState.FAILED: "it has ended; continue it with `shoal crawls retry ID`",
-}
-"""Advice by state: what a user can do with the crawl instead of the rejected action."""
-ENDING = frozenset({"be paused", "be stopped"})  # a caller who asks for the end does not want to resume it
-
-
-EARLIER = "recrawl_of"
-EARLIER_FIX = "use a crawl that `shoal crawls ls` lists, or another store"

@@ -3,7 +3,7 @@
 from typing import Any
 
 from shoal.base.database import Tx
-from shoal.base.errors import NotFound
+from shoal.base.errors import NotFound, StateConflict
 from shoal.base.signals import Signal, Signals
 from shoal.crawl import journal_messages as messages
 from shoal.crawl import states
@@ -83,3 +83,20 @@ class CrawlTransitions:
         """Signal a change of state once it is committed."""
         moved = CrawlMoved(crawl_id=crawl_id, state=move.to, reason=move.reason, seconds=seconds)
         tx.on_commit(lambda: self._signals.emit(moved))
+
+
+def conflict(crawl: Crawl, action: str) -> StateConflict:
+    """Return the error for a change that the crawl's state does not allow, with what a user can do instead."""
+    advice = "it has ended" if action in ENDING and crawl.state in states.TERMINAL else INSTEAD.get(crawl.state)
+    return StateConflict("crawl", crawl.id, crawl.state, action, advice and advice.replace("ID", crawl.id))
+
+
+INSTEAD = {
+    CrawlState.PENDING: "start it first",
+    CrawlState.STOPPING: "a stopped crawl cannot continue; start a new one, with --recrawl-of to recrawl only changes",
+    CrawlState.STOPPED: "a stopped crawl cannot continue; start a new one, with --recrawl-of to recrawl only changes",
+    CrawlState.COMPLETED: "it has ended; retry its failed URLs with `shoal crawls retry ID --all`",
+    CrawlState.FAILED: "it has ended; continue it with `shoal crawls retry ID`",
+}
+"""Advice by state: what a user can do with the crawl instead of the rejected action."""
+ENDING = frozenset({"be paused", "be stopped"})  # a caller who asks for the end does not want to resume it

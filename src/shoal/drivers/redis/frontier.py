@@ -15,7 +15,7 @@ from shoal.base.database import Tx
 from shoal.base.errors import BackendUnavailable
 from shoal.base.url import Url, origin
 from shoal.crawl.crawl import Crawl, FrontierDriver
-from shoal.crawl.frontier.fates import WAITING, Fate, Trap, TrapState
+from shoal.crawl.frontier.fates import Fate, Trap, TrapState
 from shoal.crawl.frontier.rebuild import ClaimedTarget, KnownPage
 from shoal.crawl.frontier.redirects import end_elsewhere
 from shoal.crawl.frontier.sql_frontier import SqlFrontier
@@ -287,7 +287,7 @@ class RedisFrontier:
         for key, chk, fate in skipped:
             by_fate[fate].append(pack_key(key, chk))
         for url in others:
-            if url.fate not in WAITING:
+            if not url.fate.waits:
                 by_fate[url.fate].append(pack_key(url.key, url.chk))
         for fate, keys in sorted(by_fate.items()):
             # A URL in quarantine, or forbidden by robots.txt, belongs to the crawl but is not requested: it is opened
@@ -424,7 +424,7 @@ class RedisFrontier:
 
     async def _parents(self, place: CrawlPlace, settled: list[Settled]) -> dict[int, int | None]:
         """Return the keys of the pages that led to URLs which wait again; a task has only the URL of its parent."""
-        again = [done.task.seq for done in settled if done.fate in WAITING]
+        again = [done.task.seq for done in settled if done.fate.waits]
         if not again:
             return {}
         records = await place.command("HMGET", "touched_urls", *map(seq_word, again))

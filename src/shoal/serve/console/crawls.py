@@ -14,8 +14,8 @@ from shoal.access.token import TokenScope
 from shoal.base.errors import InvalidInput, NotFound, StateConflict
 from shoal.base.text import message
 from shoal.crawl.frontier.admin import CrawlRemovals
+from shoal.crawl.lifecycle.crawl_status import CrawlSearch, FoundCrawls
 from shoal.crawl.lifecycle.crawls import Crawls
-from shoal.crawl.lifecycle.search import CrawlSearch, FoundCrawls
 from shoal.crawl.states import LABELS, PAUSABLE, STOPPABLE, TERMINAL, CrawlState
 from shoal.crawl.store import CrawlFilter
 from shoal.serve.authentication import caller_of

@@ -1,44 +1,13 @@
-"""Construction of the rendering step of a walker, for crawls that render."""
+"""How the pages of a crawl are rendered, for crawls that render."""
 
 from collections.abc import Callable
-from functools import partial
 
 from shoal.base.settings import CrawlSettings, Settings
 from shoal.base.url import Url
-from shoal.crawl.crawl import Crawl, CrawlConfig, split_wait_for
+from shoal.crawl.crawl import CrawlConfig, split_wait_for
 from shoal.crawl.credentials import is_label
-from shoal.crawl.engine.walker_context import WalkerRequests, WalkerRuntime, WalkerSignals
 from shoal.crawl.url_patterns import UrlPatterns
-from shoal.web.page_fetcher import PageFetcher
-from shoal.web.renderer import Renderer, save_screenshot
-from shoal.web.rendering import RenderCallbacks, RenderOptions, RenderStage, Screenshots
-
-
-def build_render_stage(
-    renderer: Renderer,
-    fetcher: PageFetcher,
-    runtime: WalkerRuntime,
-    crawl: Crawl,
-    control: WalkerRequests,
-    signals: WalkerSignals,
-    *,
-    connections: int,
-    keeps_responses: bool,
-) -> RenderStage:
-    """Build the step that renders the pages of one walker."""
-    folder = runtime.settings.render.screenshots
-    options = render_options(
-        crawl.config,
-        runtime.settings,
-        connections=connections,
-        screenshots=None if folder is None else partial(save_screenshot, folder / crawl.id),
-    )
-    callbacks = RenderCallbacks(
-        unavailable=signals.renderer_refused, missing=signals.rendering_impossible, failed=control.fail
-    )
-    return RenderStage(
-        renderer, fetcher, options, callbacks=callbacks, clock=runtime.clock, keeps_responses=keeps_responses
-    )
+from shoal.web.rendering import RenderOptions, Screenshots
 
 
 def render_options(
