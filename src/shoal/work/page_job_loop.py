@@ -148,7 +148,9 @@ class PageJobLoop(Generic[T, R]):
         self._poll_at = 0.0  # when to ask for jobs even without a nudge
         self._nudged = False  # since the last request for jobs
         self._paused = False
-        self._is_leasing = False  # a commit that may lease is under way
+        self._leased = asyncio.Event()  # set unless a commit that may lease is under way
+        self._leased.set()
+        self._hand_back: str | None = None  # why the jobs of that commit are handed back
         self._leave_at: float | None = None
         self._finish_first = False
         self._changes: set[asyncio.Task[None]] = set()  # changes of single jobs, such as a failed attempt
@@ -187,7 +189,7 @@ class PageJobLoop(Generic[T, R]):
     @property
     def is_changing(self) -> bool:
         """Return whether a commit is under way that may lease jobs or hand them back."""
-        return self._is_leasing or bool(self._changes)
+        return not self._leased.is_set() or bool(self._changes)
 
     def nudge(self) -> None:
         """Ask for jobs now: one may be waiting."""
@@ -230,7 +232,8 @@ class PageJobLoop(Generic[T, R]):
             self._report(task, self._executor.put_off(task, wait_seconds))
 
     def return_unstarted(self, reason: str) -> None:
-        """Hand back the jobs that have not started."""
+        """Hand back the jobs that have not started, and those that the commit under way leases."""
+        self._hand_back = None if self._leased.is_set() else reason
         self._release([*self._pool.withdraw(), *self._suspects], reason)
         self._suspects.clear()
         self._changed.set()
@@ -366,30 +369,41 @@ class PageJobLoop(Generic[T, R]):
             return
         want = self._want()
         size = self._split_results()
-        settled = len(self._settling)
-        self._nudged = False
-        self._is_leasing = want > 0
         try:
-            tasks = await self._executor.settle([result for _, result in self._settling], self._holder, want)
+            tasks = await self._settle_and_lease(want)
         except ShoalError as error:
-            self._is_leasing = False
             self._results = self._settling + self._results
             self._settling = []
             self._callbacks.error("storing results of page jobs", error)
             await self._clock.sleep(STORE_RETRY_SECONDS)
             return
-        self._is_leasing = False
+        self._batch = max(len(self._settling), self._batch // 2)
         self._settling = []
         self._result_bytes -= size
         now = self._clock.monotonic()
         if not self.held:
             self._validity.renew(now)  # these leases are new; only our parent knows about older ones
-        self._batch = max(settled, self._batch // 2)
         empty = len(tasks) < want and not self._nudged  # a job may have been added after the store was asked
         self._poll_at = now + self._poll_seconds if empty else 0.0
+        self._accept(tasks)
+
+    async def _settle_and_lease(self, want: int) -> list[T]:
+        self._nudged, self._hand_back = False, None
+        if want:
+            self._leased.clear()
+        try:
+            return await self._executor.settle([result for _, result in self._settling], self._holder, want)
+        finally:
+            self._leased.set()
+
+    def _accept(self, tasks: list[T]) -> None:
+        """Give leased jobs to the pool, the suspects later, or hand them back if that was asked for meanwhile."""
         self._tasks |= {task.lease.fence: task for task in tasks}
         if tasks:
             self._callbacks.leased()  # a job that blocks this loop must not cost the others their leases
+        if self._hand_back is not None:
+            self._release(tasks, self._hand_back)
+            return
         self._suspects.extend(task for task in tasks if task.lease.crash_count)
         self._pool.accept([task for task in tasks if not task.lease.crash_count])
 
@@ -472,7 +486,11 @@ class PageJobLoop(Generic[T, R]):
     def _release(self, tasks: Sequence[T], reason: str) -> None:
         for task in tasks:
             if self._forget(task):
-                self._change_soon(self._queue.release(task.lease, reason))
+                self._change_soon(self._release_after_lease(task.lease, reason))
+
+    async def _release_after_lease(self, lease: Lease, reason: str) -> None:
+        await self._leased.wait()  # the commit under way would lease the job again
+        await self._queue.release(lease, reason)
 
     def _change_soon(self, change: Awaitable[object]) -> None:
         """Change a job in the background."""
