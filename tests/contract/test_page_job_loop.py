@@ -33,7 +33,7 @@ class Bench:
 
     app: App
     work: PlainPages
-    loop: PageJobLoop[PageTask, object] = field(init=False)
+    loop: PageJobLoop = field(init=False)
     alone: list[Fence | None] = field(default_factory=list)
     beside: list[int] = field(default_factory=list)  # how many jobs ran when each of them began and ended
     troubles: list[str] = field(default_factory=list)

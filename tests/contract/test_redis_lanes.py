@@ -400,8 +400,15 @@ async def test_rows_of_hosts_that_were_leased_through_redis_do_not_stay(bench: B
     assert await take_by_host(bench) == [waiting]
 
 
-async def test_a_host_whose_job_is_stored_during_the_repair_keeps_its_row(postgres_url: str, redis_url: str) -> None:
+@pytest.fixture
+async def postgres_lanes(postgres_url: str, redis_url: str) -> AsyncIterator[Bench]:
     bench = await open_bench(postgres_url, lanes_url=redis_url)
+    yield bench
+    await bench.close()
+
+
+async def test_a_host_whose_job_is_stored_during_the_repair_keeps_its_row(postgres_lanes: Bench) -> None:
+    bench = postgres_lanes
     await sweep(bench)
     await at_host(bench, "a")
     assert len(await take_by_host(bench)) == 1
@@ -413,14 +420,15 @@ async def test_a_host_whose_job_is_stored_during_the_repair_keeps_its_row(postgr
     )
     await bench.sql("CREATE TRIGGER stop BEFORE DELETE ON job_host FOR EACH STATEMENT EXECUTE FUNCTION stop_here()")
     await bench.sql(f"SELECT pg_advisory_lock({key})")
-    stopped = f"SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory' AND objid::bigint = {key} & {2**32 - 1}"
+    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory'"
+    stopped = f"{waiting} AND objid::bigint = {key} & {(1 << 32) - 1}"
 
     async def store(tx: Tx) -> asyncio.Task[Any]:
         await bench.queue.enqueue_in(tx, [new_at_host("a")])
         repair = asyncio.create_task(bench.lanes.repair(bench.database))
         async with asyncio.timeout(60):
             while not repair.done() and not await bench.number(stopped):
-                await asyncio.sleep(0.01)
+                await SystemClock().sleep(0.01)
         return repair
 
     repair = await bench.database.run(store)
@@ -429,7 +437,6 @@ async def test_a_host_whose_job_is_stored_during_the_repair_keeps_its_row(postgr
     request = LeaseRequest("w1", ["page"], rate_limiter=places(bench, 0.0))
     found = await bench.database.run(lambda tx: bench.jobs.lanes.pop(tx, request, 5, SECOND))
     assert len(found.leases) == 1, "a lease past Redis finds the job by the row of its host"
-    await bench.close()
 
 
 async def test_requests_of_one_kind_do_not_keep_others_from_looking(bench: Bench) -> None:

@@ -165,9 +165,7 @@ class Nodes:
         check_node_id(session.node_id)
 
         async def commit(tx: Tx) -> SessionBegun:
-            stored = await self._store.register(tx, session)
-            displaced = stored.earlier is not None and stored.earlier.is_displaced_by(session.status.instance)
-            begun = SessionBegun(stored.epoch, stored.desired, displaced)
+            begun = await self._store.register(tx, session)
             signal = NodeRegistered(
                 node_id=session.node_id,
                 epoch=begun.epoch,
@@ -306,7 +304,9 @@ class Nodes:
 
         async def commit(tx: Tx) -> None:
             ended = await self._store.acknowledge(tx, node_id, list(first.values()))
-            tx.on_commit(lambda: self._emit_ended(node_id, [first[command_id] for command_id in sorted(ended)]))
+            for ack in [first[command_id] for command_id in sorted(ended)]:
+                signal = CommandEnded(node_id=node_id, command_id=ack.command_id, state=ack.state, detail=ack.detail)
+                tx.on_commit(partial(self._signals.emit, signal))
 
         await self._database.run(commit)
 
@@ -339,9 +339,8 @@ class Nodes:
         await self._database.run(lambda tx: self._store.forget_lost(tx, keep_lost, keep_desired_states, BATCH))
 
         async def expire(tx: Tx) -> None:
-            expired = await self._store.expire_commands(tx, COMMAND_TTL, KEEP_COMMANDS, BATCH)
-            ended = CommandState.EXPIRED
-            for command_id, node_id in expired:
+            for command_id, node_id in await self._store.expire_commands(tx, COMMAND_TTL, KEEP_COMMANDS, BATCH):
+                ended = CommandState.EXPIRED
                 signal = CommandEnded(node_id=node_id, command_id=command_id, state=ended, detail="")
                 tx.on_commit(partial(self._signals.emit, signal))
 
@@ -358,7 +357,13 @@ class Nodes:
                 changed[command.node_id] = desired_after(desired_states[command.node_id], command)
         await self._store.save_desired_states(tx, changed)
         await self._store.add_commands(tx, commands)
-        tx.on_commit(lambda: self._emit_made(commands))
+        made = [
+            CommandMade(
+                node_id=one.node_id, command_id=one.id, command=one.command, by=one.created_by, reason=one.reason
+            )
+            for one in commands
+        ]
+        tx.on_commit(lambda: self._emit(made))
         return commands
 
     async def _send(self, commands: Sequence[NodeCommand]) -> int:
@@ -379,16 +384,6 @@ class Nodes:
         await self._database.run(commit)
         return len(sent)
 
-    def _emit_made(self, commands: Sequence[NodeCommand]) -> None:
-        self._emit(
-            [
-                CommandMade(
-                    node_id=one.node_id, command_id=one.id, command=one.command, by=one.created_by, reason=one.reason
-                )
-                for one in commands
-            ]
-        )
-
     def _emit_sent(self, others: Sequence[NodeCommand], silent: Sequence[NodeCommand]) -> None:
         sent = [CommandSent(node_id=one.node_id, command_id=one.id, command=one.command) for one in (*others, *silent)]
         state = CommandState.UNCONFIRMED
@@ -401,12 +396,6 @@ class Nodes:
             self._signals.emit(signal)
         if len(signals) > EMITTED_AT_ONCE:
             asyncio.get_running_loop().call_soon(self._emit, signals[EMITTED_AT_ONCE:])
-
-    def _emit_ended(self, node_id: NodeId, acks: Sequence[CommandAck]) -> None:
-        for ack in acks:
-            self._signals.emit(
-                CommandEnded(node_id=node_id, command_id=ack.command_id, state=ack.state, detail=ack.detail)
-            )
 
 
 def _found(node: Node | None, node_id: str) -> Node:

@@ -16,7 +16,7 @@ from shoal.base.errors import BackendUnavailable, InvalidInput, NodeDisplaced, S
 from shoal.base.ids import NodeId, TokenId
 from shoal.base.service import PassResult
 from shoal.base.signals import Signal, Signals
-from shoal.fleet.node import CommandAck, Heartbeat, NodeCommand, NodeStatus
+from shoal.fleet.node import CommandAck, Heartbeat, NodeCommand, NodeStatus, is_same_process
 from shoal.fleet.nodes import HeartbeatReceived, Nodes
 from shoal.fleet.states import NodeState
 
@@ -199,8 +199,7 @@ class Sessions:
 def displacement(session: Session, instance: str) -> ShoalError | None:
     """Return the error with which a session ends because its node has a newer one; None if the same process opened the
     newer one, and therefore knows."""
-    is_same = bool(instance) and instance == session.status.instance
-    return None if is_same else NodeDisplaced(session.node_id)
+    return None if is_same_process(instance, session.status.instance) else NodeDisplaced(session.node_id)
 
 
 def _state_of(session: Session, status: NodeStatus) -> NodeState:

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
-from typing import Any
+from typing import TYPE_CHECKING
 
 if __name__ == "__main__":
     gc.disable()  # a fifth of the start: nothing that is imported is garbage. `reduce_collections` enables it
@@ -22,9 +22,12 @@ from shoal.hosts.controller_addresses import ANNOUNCE_EVERY
 from shoal.process.lifetime import logged, reduce_collections
 from shoal.process.runners import RUNNERS, Runs, page_job_executor
 from shoal.work.child_loop import Child, ChildRefused, PageWork, RunWork, die_with_parent
-from shoal.work.page_job_loop import JobExecutor, holder_of
+from shoal.work.page_job_loop import holder_of
 
-Pages = Callable[[App, Sequence[str]], JobExecutor[Any, Any]]
+if TYPE_CHECKING:
+    from shoal.page_jobs.executor import PageJobExecutor
+
+Pages = Callable[[App, Sequence[str]], "PageJobExecutor"]
 
 
 def main(runs: Runs = RUNNERS, pages: Pages = page_job_executor) -> None:

@@ -8,7 +8,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Awaitable, Callable
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable, LeaseLost, ShoalError, StorageFull
@@ -47,11 +47,11 @@ from shoal.work.ipc import (
     orders,
 )
 from shoal.work.leases import LeaseValidity
-from shoal.work.page_job_loop import JobExecutor, JobTask, LoopCallbacks, PageJobLoop
+from shoal.work.page_job_loop import LoopCallbacks, PageJobLoop
 from shoal.work.worker_context import StoreOutOfReach
 
-T = TypeVar("T", bound=JobTask)
-R = TypeVar("R")
+if TYPE_CHECKING:
+    from shoal.page_jobs.executor import PageJobExecutor
 
 TICK_SECONDS = 0.5
 PR_SET_PDEATHSIG = 1
@@ -228,10 +228,10 @@ class RunWork:
         _send(done)
 
 
-class PageWork(Generic[T, R]):
+class PageWork:
     """Leases, runs and settles page jobs, and reports which leases to extend."""
 
-    def __init__(self, executor: JobExecutor[T, R], queue: Queue, slots: int, holder: str, signals: Signals) -> None:
+    def __init__(self, executor: "PageJobExecutor", queue: Queue, slots: int, holder: str, signals: Signals) -> None:
         self._holder = holder
         self._signals = signals
         self._version = 0
