@@ -365,7 +365,7 @@ class JobAdmin:
         await self._queue.moves.lock_run(tx, job.kind, job.run_id)
         if not await self._store.cancel(tx, job.id, reason):
             return False
-        await self._queue.moves.job_moved_in(tx, move, job.kind, job.run_id, None)
+        await self._queue.moves.jobs_moved_in(tx, job.kind, [(move, job.run_id, None)])
         return True
 
     async def _retry(self, jobs: list[Job], audit: AuditHook, subject: str) -> set[JobId]:

@@ -164,7 +164,7 @@ class Queue:
         """Carry out moves and lease in an open transaction. Each move is fenced; a refused one changes nothing.
 
         A building block that emits no signals and does not call the listeners of runs: the caller locks the runs
-        before, calls `job_moved_in` or its own listener after, or has `emit_turn` called on commit."""
+        before, calls `jobs_moved_in` or its own listener after, or has `emit_turn` called on commit."""
         if request is None:
             return TurnResult(await self.jobs.move(tx, moves), [])
         return await self.lanes.pop(tx, request, limit, self.settings.lease, moves)

@@ -37,8 +37,7 @@ class JobStore:
         self.lanes = SqlLanes(dialect, ageing, available)
         self._ageing = span(ageing)
         self._available = available
-        self._quotas = QuotaCounts(available)
-        self._unparked = ""  # the quota key checked last, so that each gets its turn, however many are full
+        self.quotas = QuotaCounts(available)
 
     async def insert(self, tx: Tx, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Store pending jobs, all or none; returns the outcome of each, in their order. A dedupe key has at most one
@@ -181,44 +180,10 @@ class JobStore:
         rows = await tx.all("lost_jobs", ids=locked) if locked else []
         return [lost for lost in map(_lost, rows) if lost.epoch == epochs[lost.id]]
 
-    async def repair_quota_counts(self, tx: Tx) -> None:
-        """Make the counts of limited quota keys match the jobs that are locked. They can differ if a quota is set
-        while jobs are being leased or ended."""
-        await self._quotas.repair(tx)
-
-    async def parked_in(self, tx: Tx, limit: int) -> list[str]:
-        """Return those of the next `limit` quota keys with parked jobs that are below their limit now. Each call
-        continues where the last one stopped, and starts over at the end."""
-        keys = list[str]()
-        while len(keys) < limit:
-            self._unparked = await tx.value("first_parked", after=self._unparked) or ""
-            if not self._unparked:
-                break
-            keys.append(self._unparked)
-        return await self._quotas.with_capacity(tx, keys) if keys else []
-
-    async def unpark(self, tx: Tx, key: str) -> int:
-        """Unpark as many jobs of a quota key as its limit allows; returns how many. Call it in a separate commit: it
-        locks the quota key, and after that a commit may wait only for locks on hosts."""
-        return await self._quotas.unpark(tx, key)
-
     async def freshest_lease(self, tx: Tx) -> timedelta | None:
         """Return the time left on the node lease that ends last; negative if it has expired, None if there is none."""
         left = await tx.value("freshest_lease")
         return None if left is None else timedelta(microseconds=left)
-
-    async def lost(self, tx: Tx, fence: Fence) -> LostJob | None:
-        """Return the current state of that grant, locked against any other move; None if it is over."""
-        # Two statements: the second sees what the commit that we waited for has settled.
-        if await tx.one("lock_job", id=fence.job_id, epoch=fence.epoch) is None:
-            return None
-        row = await tx.one("lost_job", id=fence.job_id, epoch=fence.epoch)
-        return None if row is None else _lost(row)
-
-    async def still_expired(self, tx: Tx, fence: Fence) -> bool:
-        """Return whether that grant is still locked and its lease has expired, decided under the lock that `move`
-        needs."""
-        return await tx.one("still_expired", id=fence.job_id, epoch=fence.epoch) is not None
 
     async def jobs_of_run(self, tx: Tx, run_id: str) -> list[Job]:
         return [job_of(row) for row in await tx.all("jobs_of_run", run_id=run_id)]
