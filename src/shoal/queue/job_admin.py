@@ -324,7 +324,9 @@ class JobAdmin:
 
     async def set_quota(self, key: str, most: int, *, audit: AuditHook = no_audit) -> Quota:
         """Limit how many jobs with this quota key run at once; jobs that are already running continue."""
-        _check_quota_key(key)
+        if not key.startswith(QUOTA_PREFIXES) or not key.partition(":")[2] or len(key) > LONGEST_NAME:
+            fix = "write it as project:NAME, label:NAME=VALUE or key:ANYTHING"
+            raise InvalidInput("scope", f"cannot be {shorten(key)!r}", fix)
         if not 0 <= most <= MOST:
             raise InvalidInput("limit", f"cannot be {most}", f"give a whole number from 0 to {MOST}")
 
@@ -397,9 +399,3 @@ def _one_of_each_key(jobs: list[Job]) -> list[Job]:
     """Keep one dead letter per dedupe key: only one of them can become live again."""
     first = {job.dedupe_key: job.id for job in reversed(jobs)}
     return [job for job in jobs if job.dedupe_key is None or first[job.dedupe_key] == job.id]
-
-
-def _check_quota_key(key: str) -> None:
-    if not key.startswith(QUOTA_PREFIXES) or not len(key.partition(":")[2]) or len(key) > LONGEST_NAME:
-        fix = "write it as project:NAME, label:NAME=VALUE or key:ANYTHING"
-        raise InvalidInput("scope", f"cannot be {shorten(key)!r}", fix)

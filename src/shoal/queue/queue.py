@@ -264,17 +264,14 @@ class Queue:
 
     async def release(self, lease: Lease, reason: str) -> JobState:
         """Return a job to its lane without counting an attempt."""
-        move = states.release(lease.fence.job_id, lease.fence.epoch, reason)
-        return await self._move(move, lease)
+        return await self._move(states.release(lease.fence.job_id, lease.fence.epoch, reason), lease)
 
     async def finish(self, lease: Lease, reason: str | None = None) -> JobState:
-        move = states.finish(lease.fence.job_id, lease.fence.epoch, reason)
-        return await self._move(move, lease)
+        return await self._move(states.finish(lease.fence.job_id, lease.fence.epoch, reason), lease)
 
     async def cancel(self, lease: Lease, reason: str) -> JobState:
         """End a job whose work was killed on request."""
-        move = states.cancel(lease.fence.job_id, lease.fence.epoch, reason)
-        return await self._move(move, lease)
+        return await self._move(states.cancel(lease.fence.job_id, lease.fence.epoch, reason), lease)
 
     async def depth_up_to(self, lane: str, most: int) -> int:
         """Return how many due jobs wait in a lane, up to `most`."""

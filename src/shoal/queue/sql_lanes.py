@@ -67,7 +67,12 @@ class _TurnOutcome(Struct):
     done: bool = True
 
     def refused(self, moves: Sequence[Move]) -> list[Move]:
-        return [] if len(self.moved) == len(moves) else _refused(moves, self.moved)
+        """Return the refused moves. A batch may hold an old grant of a job beside its newest one, and only the newest
+        can have been live."""
+        if len(self.moved) == len(moves):
+            return []
+        newest = {move.job_id: move.epoch for move in sorted(moves, key=lambda move: move.epoch)}
+        return [move for move in moves if move.job_id not in self.moved or move.epoch != newest[move.job_id]]
 
 
 class SqlLanes:
@@ -277,13 +282,6 @@ class SqlLanes:
         state, _, *rest = _outcome(move)
         counts = (int(move.counts_attempt), int(move.counts_crash), move.priority_drop, int(move.to_the_back))
         return (move.job_id, state, *rest, *counts, int(move.unseen), self._ageing, now)
-
-
-def _refused(moves: Sequence[Move], moved: set[str]) -> list[Move]:
-    """Return the refused moves. A batch may hold an old grant of a job beside its newest one, and only the newest
-    can have been live."""
-    newest = {move.job_id: move.epoch for move in sorted(moves, key=lambda move: move.epoch)}
-    return [move for move in moves if move.job_id not in moved or move.epoch != newest[move.job_id]]
 
 
 OUTCOME = ("states", "ends", "reasons", "errors", "waits", "counts")

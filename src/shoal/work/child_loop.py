@@ -17,7 +17,7 @@ from shoal.base.settings import QueueSettings
 from shoal.base.signals import Signal, Signals
 from shoal.crawl.lifecycle.transitions import CrawlEnded, CrawlMoved
 from shoal.crawl.states import TERMINAL
-from shoal.queue.job import Fence, Lease, node_of
+from shoal.queue.job import Lease, node_of
 from shoal.queue.moves import JobMoved, JobsMoved
 from shoal.queue.queue import Queue
 from shoal.web.renderer import LocalBrowsers
@@ -236,7 +236,9 @@ class PageWork:
         self._signals = signals
         self._version = 0
         self._working: asyncio.Task[None] | None = None
-        callbacks = LoopCallbacks(leased=self._send_status, alone=_send_alone, error=self._report_error)
+        callbacks = LoopCallbacks(
+            leased=lambda: _send(self.status()), alone=lambda fence: _send(Alone(fence)), error=self._report_error
+        )
         self._loop = PageJobLoop(executor, queue, slots, holder, callbacks)
 
     def obey(self, order: Order) -> None:
@@ -281,19 +283,12 @@ class PageWork:
             os._exit(1)  # the worker returns the jobs we held and starts another child
         _send(Done(LEFT))
 
-    def _send_status(self) -> None:
-        _send(self.status())
-
     def _report_error(self, doing: str, error: Exception) -> None:
         if isinstance(error, StorageFull):
             _send(Full(error.storage, error.message))
             return
         node = node_of(self._holder)
         self._signals.emit(StoreOutOfReach(node_id=node, doing=doing, error=str(error)))
-
-
-def _send_alone(fence: Fence | None) -> None:
-    _send(Alone(fence))
 
 
 def _relay(signal: Signal) -> None:
