@@ -49,9 +49,7 @@ class JobStore:
         dispatched = any(job.dispatch is not None or job.offer is not None for job in jobs)
         query = "insert_dispatched_jobs" if dispatched else "insert_jobs"
         while asked:
-            rows = [self._new(job, places[job.id]) for job in asked]
-            if dispatched:
-                rows = [(*row, *_dispatched(job)) for row, job in zip(rows, asked, strict=True)]
+            rows = [self._new(job, places[job.id], dispatched=dispatched) for job in asked]
             made = await tx.many(query, rows)
             keyed = [job for job in asked if job.dedupe_key is not None]
             if made == len(asked):
@@ -60,7 +58,8 @@ class JobStore:
             found = await tx.all("live_by_keys", keys=[job.dedupe_key for job in keyed])
             live |= {row["dedupe_key"]: JobId(row["id"]) for row in found}
             asked = [job for job in keyed if job.dedupe_key not in live]  # the job with that key has just ended
-        return [_enqueued(job, live) for job in jobs]
+        found_ids = [live.get(job.dedupe_key, job.id) for job in jobs]
+        return [Enqueued(one, duplicate=one != job.id) for one, job in zip(found_ids, jobs, strict=True)]
 
     async def lease_one(self, tx: Tx, job_id: JobId, holder: str, ttl: timedelta) -> Lease | None:
         """Grant this job if it is pending."""
@@ -197,33 +196,17 @@ class JobStore:
         row = await tx.one("live_jobs_of_run", run_id=run_id)
         return (row["pending"], row["locked"]) if row else (0, 0)
 
-    def _new(self, job: NewJob, place: int) -> tuple[Any, ...]:
+    def _new(self, job: NewJob, place: int, *, dispatched: bool) -> tuple[Any, ...]:
         quota_keys = orjson.dumps(job.quota_keys).decode() if job.quota_keys else None
-        what = (
-            job.id,
-            job.kind,
-            job.capability,
-            job.host,
-            job.run_id,
-            job.payload,
-            job.lane,
-            job.dedupe_key,
-            quota_keys,
-        )
         lock_ttl = None if job.lock_ttl is None else span(job.lock_ttl)
-        return (*what, job.priority, job.not_before, job.max_attempts, lock_ttl, place, self._ageing)
-
-
-def _dispatched(job: NewJob) -> tuple[Any, ...]:
-    offer = (None, None) if job.offer is None else (job.offer.session, span(job.offer.ttl))
-    return (*offer, job.dispatch)
-
-
-def _enqueued(job: NewJob, live: dict[str | None, JobId]) -> Enqueued:
-    if job.dedupe_key is None:
-        return Enqueued(job.id)
-    found = live[job.dedupe_key]
-    return Enqueued(found, duplicate=found != job.id)
+        row = (
+            *(job.id, job.kind, job.capability, job.host, job.run_id, job.payload, job.lane, job.dedupe_key),
+            *(quota_keys, job.priority, job.not_before, job.max_attempts, lock_ttl, place, self._ageing),
+        )
+        if not dispatched:
+            return row
+        offer = (None, None) if job.offer is None else (job.offer.session, span(job.offer.ttl))
+        return (*row, *offer, job.dispatch)
 
 
 def _lost(row: Any) -> LostJob:
