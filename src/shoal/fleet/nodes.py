@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from shoal.access.audit_log import AuditHook, no_audit
 from shoal.base.database import Database, Tx
@@ -32,6 +32,9 @@ from shoal.fleet.states import CommandState, NodeState
 from shoal.fleet.store import NodeStore
 from shoal.queue.job import NODE, node_lane
 from shoal.queue.queue import Queue
+
+if TYPE_CHECKING:
+    from shoal.fleet.sessions import Sessions
 
 AT_ONCE = 500  # commands that one pass sends
 BATCH = 1_000
@@ -118,19 +121,6 @@ class CommandEnded(Signal, frozen=True, kw_only=True):
     detail: str
 
 
-class SessionLinks(Protocol):
-    """The sessions that this process has, as far as the registry needs them."""
-
-    def send(self, node_id: NodeId, command: NodeCommand) -> bool:
-        """Put a command on the stream of a node's current session; False if this process does not have it. Never
-        waits. It may be lost with the stream, so a command counts as received only once it is acknowledged."""
-        ...
-
-    def acknowledges(self, node_id: NodeId) -> bool:
-        """Return whether the current session of the node acknowledges commands."""
-        ...
-
-
 def check_node_id(node_id: str) -> NodeId:
     """Return the node id if it is valid: it becomes part of a lane's name, of keys and of metrics."""
     try:
@@ -141,14 +131,15 @@ def check_node_id(node_id: str) -> NodeId:
 
 
 class Nodes:
-    """The nodes of the fleet. `controller` is the name of this process, unique among all controllers."""
+    """The nodes of the fleet. `sessions` are those of this process; `controller` is its name, unique among all
+    controllers."""
 
     def __init__(
         self,
         database: Database,
         queue: Queue,
         signals: Signals,
-        links: SessionLinks,
+        sessions: "Sessions",
         *,
         controller: str,
     ) -> None:
@@ -156,7 +147,7 @@ class Nodes:
         self._store = NodeStore()
         self._queue = queue
         self._signals = signals
-        self._links = links
+        self._sessions = sessions
         self.controller = controller
 
     async def register(self, session: NewSession) -> SessionBegun:
@@ -369,12 +360,12 @@ class Nodes:
     async def _send(self, commands: Sequence[NodeCommand]) -> int:
         """Send commands whose sessions are here, and record it afterwards: one that is recorded but was never sent
         would be lost, while one that is sent twice is applied once."""
-        sent = [command for command in commands if self._links.send(command.node_id, command)]
+        sent = [command for command in commands if self._sessions.send(command.node_id, command)]
         if not sent:
             return 0
         silent, others = list[NodeCommand](), list[NodeCommand]()
         for command in sent:
-            (others if self._links.acknowledges(command.node_id) else silent).append(command)
+            (others if self._sessions.acknowledges(command.node_id) else silent).append(command)
 
         async def commit(tx: Tx) -> None:
             await self._store.mark_sent(tx, [command.id for command in others])
