@@ -21,7 +21,7 @@ from shoal.base.settings_loader import RemovedSetting, load
 from shoal.hosts.controller_addresses import ANNOUNCE_EVERY
 from shoal.process.lifetime import logged, reduce_collections
 from shoal.process.runners import RUNNERS, Runs, page_job_executor
-from shoal.work.child_loop import Child, ChildRefused, PageWork, RunWork, die_with_parent
+from shoal.work.child_loop import Child, ChildRefused, PagesRole, RunsRole, die_with_parent
 from shoal.work.page_job_loop import holder_of
 
 if TYPE_CHECKING:
@@ -61,17 +61,17 @@ async def _begun() -> AsyncIterator[App]:
 async def _serve_runs(runs: Runs) -> None:
     async with _begun() as app:
         queue = app.settings.queue
-        work = RunWork(lambda lease, alive: runs[lease.kind](app, lease, alive), queue, app.clock)
-        await Child(work, queue, app.clock, app.signals, app.browsers).serve()
+        role = RunsRole(lambda lease, alive: runs[lease.kind](app, lease, alive), queue, app.clock)
+        await Child(role, queue, app.clock, app.signals, app.browsers).serve()
 
 
 async def _serve_pages(pages: Pages, worker: str, *lanes: str) -> None:
     async with _begun() as app:
         settings, holder = app.settings, holder_of(worker, os.getpid())
         with closing(pages(app, lanes)) as executor:
-            work = PageWork(executor, app.queue, settings.crawl.max_concurrent_curl, holder, app.signals)
-            app.wake.subscribe(work.nudge, lambda: True)
-            await Child(work, settings.queue, app.clock, app.signals, app.browsers).serve()
+            role = PagesRole(executor, app.queue, settings.crawl.max_concurrent_curl, holder, app.signals)
+            app.wake.subscribe(role.nudge, lambda: True)
+            await Child(role, settings.queue, app.clock, app.signals, app.browsers).serve()
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-class ChildWork(Protocol):
+class ChildRole(Protocol):
     """What a child does: it runs one job after the other, or keeps page jobs running."""
 
     def obey(self, order: Order) -> None: ...
@@ -88,10 +88,10 @@ class Child:
     """Serves the worker: obeys it until the end of stdin, and reports at regular intervals."""
 
     def __init__(
-        self, work: ChildWork, settings: QueueSettings, clock: Clock, signals: Signals, browsers: LocalBrowsers
+        self, role: ChildRole, settings: QueueSettings, clock: Clock, signals: Signals, browsers: LocalBrowsers
     ) -> None:
         signals.subscribe(_relay)
-        self._work = work
+        self._role = role
         self._clock = clock
         self._tick_seconds = min(TICK_SECONDS, settings.extend_every.total_seconds() / 2)
         self._browsers = browsers
@@ -106,18 +106,18 @@ class Child:
                 self._obey(orders.decode(line))
         finally:
             ticking.cancel()
-            self._work.cancel()
+            self._role.cancel()
 
     def _obey(self, order: Order | None) -> None:
         if isinstance(order, RestartBrowsers):
             if self._restarting is None or self._restarting.done():  # else the one under way answers this, too
                 self._restarting = asyncio.create_task(self._restart_browsers())
         elif order is not None:
-            self._work.obey(order)
+            self._role.obey(order)
 
     async def _tick(self) -> None:
         while True:
-            _send(self._work.status())
+            _send(self._role.status())
             self._report_browsers()
             await self._clock.sleep(self._tick_seconds)
 
@@ -162,7 +162,7 @@ class RunningJob(Protocol):
 Runner = Callable[[Lease, Callable[[], bool]], Awaitable[RunningJob]]
 
 
-class RunWork:
+class RunsRole:
     """Runs one job at a time, as the worker sends them."""
 
     def __init__(self, runner: Runner, settings: QueueSettings, clock: Clock) -> None:
@@ -228,7 +228,7 @@ class RunWork:
         _send(done)
 
 
-class PageWork:
+class PagesRole:
     """Leases, runs and settles page jobs, and reports which leases to extend."""
 
     def __init__(self, executor: "PageJobExecutor", queue: Queue, slots: int, holder: str, signals: Signals) -> None:
