@@ -257,7 +257,7 @@ class Bots:
         request = LeaseRequest(pull.holder, [KIND])
 
         async def commit(tx: Tx) -> None:
-            result = await self._queue.finish_and_lease_in(tx, moves, None)
+            result = TurnResult(await self._queue.jobs.move(tx, moves), [])
             tx.on_commit(lambda: self._queue.emit_turn(request, moves, result))
 
         await self._database.run(commit, within=self._queue.answer_within)
@@ -330,7 +330,7 @@ class Bots:
             PutOff(one.lease.fence, UNREADABLE_SECONDS, "unreadable_job").move for one in leased if one.work is None
         ]
         if unreadable:
-            await self._queue.finish_and_lease_in(tx, unreadable, None)
+            await self._queue.jobs.move(tx, unreadable)
         kept = TurnResult([], [task.lease for task in tasks])
         tx.on_commit(lambda: self._queue.emit_turn(request, (), kept))
         return tasks

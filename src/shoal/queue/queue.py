@@ -158,15 +158,12 @@ class Queue:
         """End a batch of jobs and lease the next one in one commit, for kinds whose runs have no listener."""
         return await self._turn(moves, request, limit, lambda result: self.emit_turn(request, moves, result))
 
-    async def finish_and_lease_in(
-        self, tx: Tx, moves: Sequence[Move], request: LeaseRequest | None, limit: int = 0
-    ) -> TurnResult:
-        """Carry out moves and lease in an open transaction. Each move is fenced; a refused one changes nothing.
+    async def finish_and_lease_in(self, tx: Tx, moves: Sequence[Move], request: LeaseRequest, limit: int) -> TurnResult:
+        """Carry out moves and lease in an open transaction. Each move is fenced; a refused one changes nothing. For
+        moves alone there is `jobs.move`.
 
         A building block that emits no signals and does not call the listeners of runs: the caller locks the runs
         before, calls `jobs_moved_in` or its own listener after, or has `emit_turn` called on commit."""
-        if request is None:
-            return TurnResult(await self.jobs.move(tx, moves), [])
         return await self.lanes.pop(tx, request, limit, self.settings.lease, moves)
 
     async def _turn(

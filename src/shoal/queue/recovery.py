@@ -152,7 +152,7 @@ class Recovery:
         listener = self._moves.listeners.get(lost.kind)
         # A commit that takes URLs holds the fence, so none comes between this check and the move (0006).
         if listener is not None and lost.run_id is not None and await listener.was_idle(tx, lost.run_id, lost):
-            return states.give_back_idle(lost.id, lost.epoch, end, error, reason)
+            return states.give_back(lost.id, lost.epoch, end, error, reason, counts_crash=False)
         crashes = 1 if lost.settled else lost.crash_count + 1
         by_bot = is_bot(lost.lease_holder)
         limit = lost.max_retry if by_bot and lost.max_retry is not None else self.settings.poison_limit
