@@ -23,7 +23,7 @@ from shoal.app import App, opened
 from shoal.audit.analyses import KIND
 from shoal.audit.analyzers.registry import built_in
 from shoal.audit.loader import SiteLoader
-from shoal.audit.run import AnalysisContext, AnalysisRun
+from shoal.audit.run import AnalysisAttempt, AnalysisContext
 from shoal.base.settings_loader import load
 from shoal.base.signals import Signals
 from shoal.base.url import Url
@@ -147,7 +147,7 @@ async def analyze(store: str) -> dict[str, Any]:
         analysis = await app.audit.analyses.submit(crawl.crawl.id, AnalysisOptions())
         [lease] = await app.queue.lease("bench", [KIND], ["shared"], 1)
         began = time.perf_counter()
-        await AnalysisRun(context_of(app), built_in(), lease, lambda: True).run()
+        await AnalysisAttempt(context_of(app), built_in(), lease, lambda: True).run()
         seconds = time.perf_counter() - began
         outcomes = await app.audit.analyses.outcomes(analysis.id)
         done = await app.audit.analyses.get(analysis.id)

@@ -74,7 +74,7 @@ async def work(url: str, delay_seconds: float, page_seconds: float) -> None:
     async with opened(load({"DATABASE_URL": url}).settings) as app:
         pages, holder = TimedPages(app, delay_seconds, page_seconds), f"bench/{os.getpid()}"
         callbacks = LoopCallbacks(leased=_nothing, alone=_nothing, error=_report)
-        loop: PageJobLoop[PageTask, ResultDelivery | PutOff] = PageJobLoop(
+        loop = PageJobLoop(
             pages,  # type: ignore[arg-type]
             app.queue,
             SLOTS,
@@ -90,7 +90,7 @@ async def work(url: str, delay_seconds: float, page_seconds: float) -> None:
         await working
 
 
-async def _renew(app: App, loop: PageJobLoop[PageTask, ResultDelivery | PutOff]) -> None:
+async def _renew(app: App, loop: PageJobLoop) -> None:
     """Extend the leases, as the parent of a page child does."""
     while True:
         await app.clock.sleep(app.settings.queue.extend_every.total_seconds())

@@ -20,8 +20,6 @@ from shoal.base.database import Tx
 from shoal.base.ids import JobId, new_id
 from shoal.base.settings import Settings
 from shoal.base.settings_loader import load
-from shoal.page_jobs.leasing import PageTask, PutOff
-from shoal.page_jobs.result import ResultDelivery
 from shoal.plan.policies import new_policy
 from shoal.plan.policy import PolicyForm
 from shoal.plan.store import PolicyStore
@@ -133,9 +131,7 @@ async def working(app: App) -> AsyncIterator[None]:
         print(f"{doing}: {error}")
 
     callbacks = LoopCallbacks(leased=lambda: None, alone=lambda fence: None, error=trouble)
-    page_loop: PageJobLoop[PageTask, ResultDelivery | PutOff] = PageJobLoop(
-        work, app.queue, slots, "bench/pages/1", callbacks
-    )
+    page_loop = PageJobLoop(work, app.queue, slots, "bench/pages/1", callbacks)
 
     async def extend() -> None:
         while True:

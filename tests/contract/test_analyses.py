@@ -19,7 +19,7 @@ from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCode, FindingCo
 from shoal.audit.gate import Gate, GateRule, read_gate
 from shoal.audit.gates import MOST_GATES
 from shoal.audit.loader import SiteLoader
-from shoal.audit.run import AnalysisAttempted, AnalysisContext, AnalysisRun, AnalyzerFailed
+from shoal.audit.run import AnalysisAttempt, AnalysisAttempted, AnalysisContext, AnalyzerFailed
 from shoal.audit.site import Site
 from shoal.audit.site_store import FIRST_FATE, SiteStore
 from shoal.audit.states import AnalysisState
@@ -105,12 +105,12 @@ def attempt(
     alive: bool = True,
     loader: type[SiteLoader] = SiteLoader,
     artifacts: ArtifactStore | None = None,
-) -> AnalysisRun:
+) -> AnalysisAttempt:
     read = loader(bench.database, bench.app.settings.crawl.max_url_length)
     context = AnalysisContext(
         bench.database, bench.analyses, bench.queue, read, bench.clock, bench.signals, artifacts=artifacts
     )
-    return AnalysisRun(context, analyzers, lease, lambda: alive)
+    return AnalysisAttempt(context, analyzers, lease, lambda: alive)
 
 
 async def try_and_fail(bench: Bench) -> JobState:

@@ -52,11 +52,11 @@ async def lease(bench: Bench, kind: str) -> OneLease:
 
 async def test_a_lease_locked_by_a_stuck_commit_does_not_keep_others_from_being_extended(postgres_bench: Bench) -> None:
     """A page child hangs between two statements that settle its jobs; the crawls of its worker continue."""
-    bench, point = postgres_bench, Breakpoint("lock_job")
+    bench, point = postgres_bench, Breakpoint("lock_jobs")
     bench.queue.settings = bench.settings.but(lease=timedelta(seconds=1), extend_every=timedelta(milliseconds=100))
     stuck, free = await lease(bench, "page"), await lease(bench, "crawl")
     settling = asyncio.create_task(
-        BreakpointDatabase(bench.database, point).run(lambda tx: bench.jobs.lost(tx, stuck.fence))
+        BreakpointDatabase(bench.database, point).run(lambda tx: bench.jobs.lost_in(tx, [stuck.fence], expired=False))
     )
     await point.wait_until_reached(settling)
     troubles: list[str] = []

@@ -17,10 +17,10 @@ from shoal.hosts.throttle import HostUpdate
 from shoal.page_jobs.leasing import PageLeases
 from shoal.page_jobs.spec import host_of
 from shoal.queue import states
-from shoal.queue.job import Lease, LeaseRequest, NewJob, TurnResult
+from shoal.queue.job import Lease, LeaseRequest, NewJob
 from shoal.queue.job_admin_store import JobFilter
 from shoal.queue.job_hosts import SqlHostQueue
-from shoal.queue.states import JobState
+from shoal.queue.states import JobState, Move
 from tests.contract.conftest import Bench
 from tests.support.servers import ask_redis
 
@@ -154,12 +154,12 @@ async def test_a_job_without_a_slot_is_returned_as_if_it_had_not_been_leased(ben
     [job_id] = await add(bench, "a", quota_keys=("key:one",))
     request = PageLeases(bench.queue, places(bench)).by_host(LeaseRequest("w1", ["page"]))
 
-    async def commit(tx: Tx) -> TurnResult:
+    async def commit(tx: Tx) -> list[Move]:
         [lease] = (await bench.queue.finish_and_lease_in(tx, [], request, 1)).leases
         assert lease.fence.epoch == 1
-        return await bench.queue.finish_and_lease_in(tx, [states.take_back(job_id, 1, "host_busy")], None)
+        return await bench.queue.jobs.move(tx, [states.take_back(job_id, 1, "host_busy")])
 
-    assert not (await bench.database.run(commit)).refused
+    assert not await bench.database.run(commit)
     job = await bench.job(job_id)
     assert (job.state, job.lease_epoch, await bench.grants(job_id)) == (JobState.PENDING, 0, [])
     [again] = await take(bench, 1)

@@ -174,7 +174,7 @@ async def test_addresses_that_somebody_announces_are_not_waited_for(postgres_ben
 
 # Statements over several rows without an order of their own, and why they need none.
 LOCKED_BEFORE = {
-    "put_back_hosts",
+    *("put_back_hosts", "drop_idle_job_hosts"),
     *("number_events", "try_delivery", "park_jobs", "purge_grants", "purge_results", "delete_job_seats"),
     *("keep_refusals", "save_desired_states", "note_policies", "drop_first_journal_entries"),
     *("set_hosts_ready", "count_host_pages", "unclaim_hosts", "set_fates", "set_settled_fates", "end_targets"),

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -33,7 +33,7 @@ class Bench:
 
     app: App
     work: PlainPages
-    loop: PageJobLoop[PageTask, object] = field(init=False)
+    loop: PageJobLoop = field(init=False)
     alone: list[Fence | None] = field(default_factory=list)
     beside: list[int] = field(default_factory=list)  # how many jobs ran when each of them began and ended
     troubles: list[str] = field(default_factory=list)
@@ -254,6 +254,46 @@ async def test_a_page_child_that_leaves_patiently_finishes_its_jobs(app: App, tm
         (tmp_path / "go").touch()
         await bench.until_state(JobState.DONE, *ids)
         assert (await bench.job(later[0])).state is JobState.PENDING
+
+
+@pytest.mark.parametrize("drains", [False, True], ids=["leave", "drain"])
+async def test_a_job_that_is_handed_back_during_a_lease_request_is_not_leased_again(app: App, drains: bool) -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+    async with at_work(app) as bench:
+        settle = bench.work.settle
+
+        async def settled(results: Sequence[Lease | PutOff], holder: str, want: int) -> list[PageTask]:
+            if bench.loop.held:
+                asked.set()
+                await answer.wait()
+            tasks = await settle(results, holder, want)
+            for task in tasks:
+                task.start_in_seconds = 3600.0
+            return tasks
+
+        bench.work.settle = settled  # type: ignore[method-assign]
+        ids = await bench.enqueue({}, count=4)
+        await bench.until_state(JobState.LOCKED, *ids)
+        bench.loop.nudge()
+        async with asyncio.timeout(PATIENCE):
+            await asked.wait()
+        late = await bench.enqueue({})
+        if drains:
+            bench.loop.configure(4, leasing=False)
+            bench.loop.return_unstarted("draining")
+        else:
+            bench.loop.leave(finish_first=False)
+        with suppress(TimeoutError):  # a job that is released too soon waits again within this time
+            async with asyncio.timeout(0.5):
+                await bench.until_state(JobState.PENDING, *ids)
+        answer.set()
+
+        async def let_go() -> bool:
+            return not bench.loop.held and not bench.loop.is_changing
+
+        await bench.until(let_go)
+        returned = await bench.until_state(JobState.PENDING, *ids, *late)
+        assert [job.lease_epoch for job in returned] == [1] * 5
 
 
 async def test_a_job_whose_lease_was_lost_is_cancelled(app: App) -> None:

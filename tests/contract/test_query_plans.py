@@ -456,6 +456,7 @@ async def work_on(bench: Bench) -> None:
     await bench.queue.depth_up_to("shared", LINKS)
     await bench.database.run(lambda tx: tx.value("begin_lanes", id="1"))
     await bench.database.read(lambda tx: tx.all("job_hosts_after", number=0, limit=10))
+    await bench.database.run(lambda tx: tx.all("lock_job_hosts", numbers=[1, 2]))
     await bench.database.run(lambda tx: tx.execute("drop_idle_job_hosts", numbers=[1, 2]))
     await bench.database.read(lambda tx: tx.value("lane_generation"))
     await bench.database.run(lambda tx: tx.execute("forget_lanes"))

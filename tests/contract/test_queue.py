@@ -469,7 +469,7 @@ async def test_progress_between_the_sweeps_look_and_its_move_counts(bench: Bench
     await bench.jump(10.5)
     [seen] = await bench.queue.recovery.expired(10, bots=True)
     await bench.settle_something(lease.fence)
-    await bench.queue.recovery.expire(seen)
+    await bench.queue.recovery.expire([seen])
     assert (await bench.job(job_id)).state is J.PENDING
 
 
@@ -481,7 +481,7 @@ async def test_a_finish_between_the_sweeps_look_and_its_move_wins(bench: Bench) 
     await bench.jump(10.5)
     [seen] = await bench.queue.recovery.expired(10, bots=True)
     await bench.queue.finish(lease)
-    assert not await bench.queue.recovery.expire(seen)
+    assert not await bench.queue.recovery.expire([seen])
     assert (await bench.job(job_id)).state is J.DONE
 
 
@@ -491,7 +491,7 @@ async def test_a_heartbeat_between_the_sweeps_look_and_its_move_wins(bench: Benc
     await bench.jump(10.5)
     [seen] = await bench.queue.recovery.expired(10, bots=True)
     assert (await bench.queue.extend([lease.fence])).kept == [lease.fence]
-    assert not await bench.queue.recovery.expire(seen)
+    assert not await bench.queue.recovery.expire([seen])
     assert (await bench.job(job_id)).state is J.LOCKED
 
 
@@ -502,7 +502,7 @@ async def test_a_new_grant_between_the_sweeps_look_and_its_move_is_not_touched(b
     [seen] = await bench.queue.recovery.expired(10, bots=True)
     await bench.queue.release(lease, "slice")
     await bench.lease("w2")
-    assert not await bench.queue.recovery.expire(seen)
+    assert not await bench.queue.recovery.expire([seen])
     assert (await bench.job(job_id)).lease_holder == "w2"
 
 

@@ -410,7 +410,7 @@ async def test_ending_a_job_does_not_wait_for_a_lease_that_counts_its_quota(post
 
     async def end(tx: Tx) -> None:
         move = states.finish(got.fence.job_id, got.fence.epoch)
-        await bench.queue.finish_and_lease_in(tx, [move], None)
+        await bench.queue.jobs.move(tx, [move])
         moved.set()
 
     held: list[asyncio.Task[None]] = []
@@ -450,7 +450,7 @@ async def test_a_sweep_gives_no_seat_to_a_job_that_somebody_ends_just_now(postgr
     point = Breakpoint("delete_job_seats")
     ending = asyncio.create_task(bench.over(BreakpointDatabase(bench.database, point)).queue.release(got, "shutdown"))
     await point.wait_until_reached(ending)
-    mending = asyncio.create_task(bench.database.run(bench.queue.jobs.repair_quota_counts))
+    mending = asyncio.create_task(bench.database.run(bench.queue.jobs.quotas.repair))
     await blocked_or_done(bench, mending)
     point.resume()
     await asyncio.gather(ending, mending)

@@ -400,6 +400,45 @@ async def test_rows_of_hosts_that_were_leased_through_redis_do_not_stay(bench: B
     assert await take_by_host(bench) == [waiting]
 
 
+@pytest.fixture
+async def postgres_lanes(postgres_url: str, redis_url: str) -> AsyncIterator[Bench]:
+    bench = await open_bench(postgres_url, lanes_url=redis_url)
+    yield bench
+    await bench.close()
+
+
+async def test_a_host_whose_job_is_stored_during_the_repair_keeps_its_row(postgres_lanes: Bench) -> None:
+    bench = postgres_lanes
+    await sweep(bench)
+    await at_host(bench, "a")
+    assert len(await take_by_host(bench)) == 1
+    key = "hashtextextended(current_schema(), 1)"
+    # A deletion of rows stops when it has taken its snapshot, before it looks for rows and locks them.
+    await bench.sql(
+        "CREATE FUNCTION stop_here() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN PERFORM pg_advisory_xact_lock({key}); RETURN NULL; END $$"
+    )
+    await bench.sql("CREATE TRIGGER stop BEFORE DELETE ON job_host FOR EACH STATEMENT EXECUTE FUNCTION stop_here()")
+    await bench.sql(f"SELECT pg_advisory_lock({key})")
+    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory'"
+    stopped = f"{waiting} AND objid::bigint = {key} & {(1 << 32) - 1}"
+
+    async def store(tx: Tx) -> asyncio.Task[Any]:
+        await bench.queue.enqueue_in(tx, [new_at_host("a")])
+        repair = asyncio.create_task(bench.lanes.repair(bench.database))
+        async with asyncio.timeout(60):
+            while not repair.done() and not await bench.number(stopped):
+                await SystemClock().sleep(0.01)
+        return repair
+
+    repair = await bench.database.run(store)
+    await bench.sql(f"SELECT pg_advisory_unlock({key})")
+    await repair
+    request = LeaseRequest("w1", ["page"], rate_limiter=places(bench, 0.0))
+    found = await bench.database.run(lambda tx: bench.jobs.lanes.pop(tx, request, 5, SECOND))
+    assert len(found.leases) == 1, "a lease past Redis finds the job by the row of its host"
+
+
 async def test_requests_of_one_kind_do_not_keep_others_from_looking(bench: Bench) -> None:
     lost = await bench.enqueue(capability="js")
     call(bench, "DEL", "{shoal}:queue:tasks:page:js")

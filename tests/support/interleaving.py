@@ -27,8 +27,8 @@ LOCK_QUOTA_KEYS = {"lock_quota_keys", "lock_limited_keys"}  # the locks of quota
 BEFORE_QUOTA_KEYS = frozenset(  # statements that wait for the row of a run or of a job
     {
         *("lock_crawl", "lock_group", "lock_groups", "lock_analysis"),
-        *("fence_job", "lock_job", "lock_jobs", "lock_expired"),
-        *("lock_held_jobs", "still_expired", "lease_job", "beat_job", "extend_leases", "cancel_job"),
+        *("fence_job", "lock_jobs", "lock_expired"),
+        *("lock_held_jobs", "lease_job", "beat_job", "extend_leases", "cancel_job"),
         *("cancel_waiting_jobs", "kill_jobs_of_run", "set_priority_of_run"),
     }
 )

@@ -129,4 +129,4 @@ if __name__ == "__main__":
     from shoal.process.child import main
     from shoal.process.runners import RUNNERS
 
-    main({**RUNNERS, "plain": plain_run, "crawl": plain_run}, pages)
+    main({**RUNNERS, "plain": plain_run, "crawl": plain_run}, pages)  # type: ignore[arg-type]

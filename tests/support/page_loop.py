@@ -5,8 +5,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from shoal.app import App
-from shoal.page_jobs.executor import Outcome
-from shoal.page_jobs.leasing import PageTask
 from shoal.process.runners import page_job_executor
 from shoal.work.page_job_loop import LoopCallbacks, PageJobLoop
 
@@ -20,7 +18,7 @@ async def page_loop(app: App, slots: int = 15) -> AsyncIterator[list[str]]:
         alone=lambda fence: None,
         error=lambda doing, error: troubles.append(f"{doing}: {error}"),
     )
-    loop: PageJobLoop[PageTask, Outcome] = PageJobLoop(executor, app.queue, slots, "node/1/pages/2", callbacks)
+    loop = PageJobLoop(executor, app.queue, slots, "node/1/pages/2", callbacks)
     unsubscribe = app.wake.subscribe(loop.nudge, lambda: True)
     running = asyncio.create_task(loop.run())
     try:

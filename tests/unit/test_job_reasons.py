@@ -18,7 +18,7 @@ from shoal.web.error_codes import PAGE_ERRORS
 SOURCE = Path(shoal.__file__).parent
 # The functions and messages that take a reason, or pass it on.
 TAKERS = {
-    *("Move", "finish", "release", "put_off", "take_back", "cancel", "give_up", "give_back", "give_back_idle", "bury"),
+    *("Move", "finish", "release", "put_off", "take_back", "cancel", "give_up", "give_back", "bury"),
     *("lose", "cancel_in", "cancel_waiting", "PutOff", "NotRendered", "HandBack", "Leave", "hand_back", "leave"),
     *("_leave", "_release", "release_bot", "pause", "ask_to_pause", "stop", "ask_to_stop", "complete", "fail"),
 }

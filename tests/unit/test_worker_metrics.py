@@ -3,7 +3,7 @@
 from shoal.base.clock import FakeClock
 from shoal.base.machine import usage
 from shoal.hosts.rate import FetchRate
-from shoal.work.worker_context import WINDOW_SECONDS, RecentTasks
+from shoal.work.worker_context import RECENT_SECONDS, RecentTasks
 
 
 def test_a_worker_without_tasks_counts_as_successful() -> None:
@@ -14,13 +14,13 @@ def test_success_and_latency_are_those_of_recent_tasks() -> None:
     clock = FakeClock()
     tasks = RecentTasks(clock)
     tasks.record(failed=3)
-    clock.jump(WINDOW_SECONDS - 10)
+    clock.jump(RECENT_SECONDS - 10)
     tasks.record(done=3, timed=2, seconds=8.0)
     tasks.record(failed=1)
     assert tasks.recent() == (7, 3 / 7, 4.0)
     clock.jump(11)
     assert tasks.recent() == (4, 0.75, 4.0)
-    clock.jump(WINDOW_SECONDS)
+    clock.jump(RECENT_SECONDS)
     assert tasks.recent() == (0, 1.0, 0.0)
     assert tasks.total == 7
 
@@ -31,7 +31,7 @@ def test_a_busy_hour_takes_no_more_memory_than_five_minutes() -> None:
     for _ in range(36_000):
         tasks.record(done=10, timed=10, seconds=1.0)
         clock.jump(0.1)
-    assert len(tasks._entries) <= WINDOW_SECONDS + 1
+    assert len(tasks._entries) <= RECENT_SECONDS + 1
     assert tasks.total == 360_000
 
 

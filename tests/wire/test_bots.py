@@ -523,7 +523,7 @@ async def test_a_lease_that_a_bot_lets_expire_is_counted_by_its_name(lite: Serve
     with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as file, file:
         file.execute("UPDATE job SET lease_until = 1")
     lost = await lite.app.queue.recovery.expired(10, bots=True)
-    assert await lite.app.queue.recovery.expire_all("page", None, lost) == 1
+    assert await lite.app.queue.recovery.expire(lost) == 1
     await hourly_stats.run_once()
     [bot] = (await lite.ask("/api/v1/stats"))[1]["bots"]
     assert (bot["bot_id"], bot["pulled"], bot["lost_leases"]) == ("b1", 1, 1)

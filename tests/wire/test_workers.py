@@ -35,7 +35,7 @@ from shoal.queue.states import GrantEnd, JobState
 from shoal.web.renderer import LocalBrowsers
 from shoal.work import child_loop
 from shoal.work.child_handle import ChildSpawner
-from shoal.work.child_loop import Child, RunningJob, RunWork
+from shoal.work.child_loop import Child, RunningJob, RunsRole
 from shoal.work.ipc import (
     Browsers,
     BrowsersRestarted,
@@ -172,7 +172,7 @@ async def test_a_child_that_finds_no_space_says_so_and_does_not_fail_its_job(
         raise error
 
     lease = Lease(Fence(JobId("job_1"), 1), "crawl", "crl_1", "{}", 0, 2, 0, 0.0)
-    await RunWork(runner, QueueSettings(), SystemClock()).work(lease)
+    await RunsRole(runner, QueueSettings(), SystemClock()).work(lease)
     [full, status, done] = said
     assert isinstance(full, Full)
     assert isinstance(status, Status)

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from shoal.app.app import App
     from shoal.page_jobs.bots import Bots, LongPoll
     from shoal.page_jobs.groups import History
-    from shoal.page_jobs.leasing import PageTask
     from shoal.page_jobs.scrapes import Scrapes
 
 
@@ -73,7 +72,7 @@ class PageJobs:
         )
 
     @cached_property
-    def long_poll(self) -> "LongPoll[PageTask]":
+    def long_poll(self) -> "LongPoll":
         """The long polls of bots that wait for jobs. `RestApi.close` ends them."""
         from shoal.page_jobs.bots import LongPoll
 

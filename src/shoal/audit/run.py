@@ -75,8 +75,8 @@ class AnalysisContext:
     optional: Collection[str] = ()  # analyzers whose failure does not fail the analysis, besides those that say so
 
 
-class AnalysisRun:
-    """Runs one analysis job in this process."""
+class AnalysisAttempt:
+    """One attempt at an analysis: runs its job in this process."""
 
     def __init__(
         self, context: AnalysisContext, analyzers: Sequence[Analyzer], lease: Lease, alive: Callable[[], bool]

@@ -127,7 +127,7 @@ class ControlClient:
             self._signals.emit(
                 ControlLost(node_id=self._node_id, controller=self._controller, error=error, retry_in_seconds=pause)
             )
-            await self._pause(pause)
+            await self._wait(self._closing, pause)
 
     def _backoff(self, failures: int) -> float:
         """Return the seconds until the next attempt, given how many have failed in a row. Jitter keeps the nodes of a
@@ -137,12 +137,14 @@ class ControlClient:
         delay = first * 2.0 ** min(max(failures - 1, 0), 30)
         return random.uniform(min(delay, longest / 1.5), min(1.5 * delay, longest))
 
-    async def _pause(self, seconds: float) -> None:
-        closing = asyncio.ensure_future(self._closing.wait())
-        sleeping = asyncio.ensure_future(self._clock.sleep(seconds))
-        await asyncio.wait({closing, sleeping}, return_when=asyncio.FIRST_COMPLETED)
-        closing.cancel()
-        sleeping.cancel()
+    async def _wait(self, event: asyncio.Event, seconds: float) -> None:
+        """Wait for an event, for this time at most."""
+        waiting = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(self._clock.sleep(seconds))]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waiting:
+                one.cancel()
 
     async def _session(self) -> None:
         """Hold one session on a connection of its own, so that a new attempt resolves the controller's name again."""
@@ -189,16 +191,7 @@ class ControlClient:
                     await call.done_writing()
                     return
                 seconds = max(own.total_seconds(), self._named_seconds) * random.uniform(JITTER, 1)
-                await self._until_due(seconds)
-
-    async def _until_due(self, seconds: float) -> None:
-        due = asyncio.ensure_future(self._due.wait())
-        sleeping = asyncio.ensure_future(self._clock.sleep(seconds))
-        try:
-            await asyncio.wait({due, sleeping}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            due.cancel()
-            sleeping.cancel()
+                await self._wait(self._due, seconds)
 
     async def _receive(self, call: Any) -> None:
         """Process the messages of the controller until the stream ends."""

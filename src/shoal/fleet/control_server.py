@@ -62,8 +62,8 @@ class StreamFailed(Signal, frozen=True, kw_only=True):
 
 
 class SessionStream:
-    """The server's end of one stream. Commands are written one after the other, by a task that exists only while there
-    are any: thousands of streams are idle."""
+    """The server's end of one stream. No method waits: commands are written one after the other, by a task that exists
+    only while there are any, because thousands of streams are idle."""
 
     __slots__ = ("_context", "_task", "_unwritten", "_writing", "epoch", "error", "is_ended", "names_heartbeats")
 
@@ -81,10 +81,12 @@ class SessionStream:
         self._put(command_message(command))
 
     def name_heartbeat(self, every: timedelta) -> None:
+        """Ask the node to report at this interval, if it is longer than its own."""
         if self.names_heartbeats:
             self._put(ControlCommand(next_heartbeat_seconds=every.total_seconds()))
 
     def end(self, error: ShoalError | None) -> None:
+        """End the stream: with this error, or silently because its node has another one already."""
         if not self.is_ended and self._task is not None:
             self.is_ended, self.error = True, error
             self._task.cancel()
@@ -228,8 +230,8 @@ class ControlService(CrawlerControlServicer):
     async def _begin(
         self, update: StatusUpdate, stream: SessionStream, address: str, token_id: TokenId | None
     ) -> NodeSession:
-        every = max(update.heartbeat_every or self._settings.heartbeat_interval, self._sessions.spread)
-        status = update.status
+        own, status = update.heartbeat_every or self._settings.heartbeat_interval, update.status
+        every = max(own, self._sessions.spread)
         begun = await self._nodes.register(
             NewSession(
                 node_id=update.node_id,
@@ -239,7 +241,6 @@ class ControlService(CrawlerControlServicer):
                 status=status,
             )
         )
-        own = update.heartbeat_every or self._settings.heartbeat_interval
         session = NodeSession(update.node_id, begun.epoch, status, own, stream, every, token_id)
         stream.epoch, stream.names_heartbeats = begun.epoch, status.acknowledges
         if not self._sessions.begin(session):  # it registered again while this registration was under way

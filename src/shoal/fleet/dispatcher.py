@@ -6,7 +6,6 @@ from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import cached_property
 from heapq import nlargest
 from itertools import accumulate
 from threading import Lock
@@ -16,7 +15,6 @@ from msgspec import structs
 
 from shoal.base.service import PassResult
 from shoal.base.signals import Signal, Signals
-from shoal.fleet.node import DispatchCandidate, DispatchDecision
 from shoal.fleet.view import FleetView, JobClass, NodeSlots, class_of
 from shoal.queue.job import RUN_KINDS, SCRAPES, SHARED_LANE, NewJob, Offer, node_lane
 
@@ -91,6 +89,7 @@ class _Table:
         self._offer_ttl = offer_ttl
         self._best = nlargest(SHOWN, nodes, key=lambda one: one.score)
         self._placements: dict[str, tuple[str, Offer, str]] = {}
+        self._why_shared: dict[str, str] = {}
         self._leave_out_full()
 
     def draw(self, chance: Callable[[], float]) -> NodeSlots | None:
@@ -119,20 +118,18 @@ class _Table:
     @property
     def why_shared(self) -> str:
         """Why jobs go to the shared lane, as JSON. Once no node has room, none has until the view is refreshed."""
-        return self._why_no_room if not self._nodes else self._why_lapsed
-
-    @cached_property
-    def _why_no_room(self) -> str:
-        return self._decision(None, "no_room")
-
-    @cached_property
-    def _why_lapsed(self) -> str:
-        return self._decision(None, "offers_lapsed")
+        why = "offers_lapsed" if self._nodes else "no_room"
+        if why not in self._why_shared:
+            self._why_shared[why] = self._decision(None, why)
+        return self._why_shared[why]
 
     def _decision(self, node: NodeSlots | None, why: str = "weighted_random") -> str:
+        """Return as JSON why a job went to a node, or to the shared lane; short, because every job has one. The best
+        candidates are named, each with its score and why it was not eligible (empty: it was)."""
         best = self._best if node is None or node in self._best else [*self._best[:-1], node]
-        candidates = [DispatchCandidate(one.node_id, round(one.score, 3), self._skipped(one)) for one in best]
-        return encode(DispatchDecision(None if node is None else node.node_id, why, len(self._all), candidates))
+        candidates = [(one.node_id, round(one.score, 3), self._skipped(one)) for one in best]
+        values = {"node_id": None if node is None else node.node_id, "reason": why, "nodes": len(self._all)}
+        return orjson.dumps(values | {"candidates": candidates}).decode()
 
     def _skipped(self, node: NodeSlots) -> str:
         """Return why a node was not eligible; empty: it was."""
@@ -148,13 +145,6 @@ class _Table:
         self._nodes = [node for node in self._all if not self._skipped(node)]
         self._weights = list(accumulate(node.score * node.trust for node in self._nodes))
         self._trust = max((node.trust for node in self._nodes), default=1.0)
-
-
-def encode(decision: DispatchDecision) -> str:
-    """Return a decision as JSON; short, because every job has one."""
-    candidates = [(one.node_id, one.score, one.skipped) for one in decision.candidates]
-    values = {"node_id": decision.node_id, "reason": decision.reason, "nodes": decision.nodes}
-    return orjson.dumps(values | {"candidates": candidates}).decode()
 
 
 class DispatchCounter:

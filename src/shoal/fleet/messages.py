@@ -4,6 +4,7 @@ untrusted: it is checked here, and nowhere else."""
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from shoal.base.errors import InvalidInput
 from shoal.base.ids import NodeId
@@ -16,11 +17,7 @@ from shoal.fleet.wire.control_pb2 import (
     ConfigUpdate,
     ControlCommand,
     CrawlerStatus,
-    DrainCommand,
     HeldLease,
-    PauseCommand,
-    RestartBrowserCommand,
-    ResumeCommand,
 )
 from shoal.queue.job import HTTP
 
@@ -46,6 +43,9 @@ _COUNTS = (
     "recent_tasks",
 )
 _MEASURES = ("success_rate", "avg_latency_sec", "cpu_percent", "rate_limit", "heartbeat_seconds")
+_OUR_NAMES = {"avg_latency_sec": "avg_latency_seconds", "uptime_sec": "uptime_seconds", "timestamp": "sent_at"}
+_OTHERS = ("max_concurrency", "avg_latency_sec", "cpu_percent", "rate_limit", "is_proxy_mode", "instance", "version")
+_PLAIN = {name: _OUR_NAMES.get(name, name) for name in (*_COUNTS, *_OTHERS)}  # fields that are passed on as they are
 # By the names that workers use for their own states; one that is about to exit takes no more jobs.
 _STATES = {
     "running": NodeState.CONNECTED,
@@ -118,31 +118,14 @@ def _status(message: CrawlerStatus) -> NodeStatus:
     state = _STATES.get(message.state, NodeState.CONNECTED)
     if message.is_draining and state is not NodeState.DRAINED:
         state = NodeState.DRAINING
+    plain: dict[str, Any] = {ours: getattr(message, theirs) for theirs, ours in _PLAIN.items()}
     return NodeStatus(
-        max_concurrency=message.max_concurrency,
-        active_tasks=message.active_tasks,
-        queue_depth=message.queue_depth,
+        **plain,
         # Nothing is known about a node before its first task: it counts as good.
         success_rate=min(message.success_rate, 1.0) if message.total_processed else 1.0,
-        avg_latency_seconds=message.avg_latency_sec,
-        is_proxy_mode=message.is_proxy_mode,
-        uptime_seconds=message.uptime_sec,
-        total_processed=message.total_processed,
-        sent_at=message.timestamp,
-        instance=message.instance,
         state=state,
-        version=message.version,
         capabilities=tuple(message.capabilities) or (HTTP,),
-        page_slots=message.page_slots,
-        active_pages=message.active_pages,
-        cpu_percent=message.cpu_percent,
-        memory_bytes=message.memory_bytes,
-        browsers=message.browsers,
-        browser_pages=message.browser_pages,
-        browser_slots=message.browser_slots,
         held_leases=tuple([(lease.job_id, lease.epoch) for lease in message.held_leases[:LISTED]]),
-        recent_tasks=message.recent_tasks,
-        rate_limit=message.rate_limit,
     )
 
 
@@ -156,36 +139,19 @@ def _ack(ack: Acknowledgement) -> CommandAck:
 def status_message(update: StatusUpdate, *, stopping: bool = False) -> CrawlerStatus:
     """Return the status message of a node."""
     status, every = update.status, update.heartbeat_every
+    plain: dict[str, Any] = {theirs: getattr(status, ours) for theirs, ours in _PLAIN.items()}
     return CrawlerStatus(
+        **plain,
         node_id=update.node_id,
-        max_concurrency=status.max_concurrency,
-        active_tasks=status.active_tasks,
-        queue_depth=status.queue_depth,
         success_rate=status.success_rate,
-        avg_latency_sec=status.avg_latency_seconds,
-        is_proxy_mode=status.is_proxy_mode,
         is_draining=status.is_draining or stopping,
-        uptime_sec=status.uptime_seconds,
-        total_processed=status.total_processed,
-        timestamp=status.sent_at,
-        instance=status.instance,
         state="stopping" if stopping else _NAMES[status.state],
-        version=status.version,
         capabilities=status.capabilities,
-        page_slots=status.page_slots,
-        active_pages=status.active_pages,
-        cpu_percent=status.cpu_percent,
-        memory_bytes=status.memory_bytes,
-        browsers=status.browsers,
-        browser_pages=status.browser_pages,
-        browser_slots=status.browser_slots,
         held_leases=[HeldLease(job_id=job_id, epoch=epoch) for job_id, epoch in status.held_leases[:LISTED]],
         acknowledged=[
             Acknowledgement(command_id=ack.command_id, result=ack.state.value, detail=ack.detail[:LONGEST_DETAIL])
             for ack in update.acks
         ],
-        recent_tasks=status.recent_tasks,
-        rate_limit=status.rate_limit,
         heartbeat_seconds=0.0 if every is None else every.total_seconds(),
     )
 
@@ -193,24 +159,20 @@ def status_message(update: StatusUpdate, *, stopping: bool = False) -> CrawlerSt
 def command_message(command: NodeCommand) -> ControlCommand:
     """Return the message of a command. On the wire, zero means unchanged."""
     message = ControlCommand(command_id=command.id)
-    match command.command:
-        case "config_update":
-            message.config_update.CopyFrom(
-                ConfigUpdate(
-                    max_concurrency=command.max_concurrency or 0,
-                    rate_limit=command.rate_limit or 0.0,
-                    page_slots=command.page_slots or 0,
-                    unlimited_rate=command.rate_limit == 0,
-                )
+    if command.command == "config_update":
+        message.config_update.CopyFrom(
+            ConfigUpdate(
+                max_concurrency=command.max_concurrency or 0,
+                rate_limit=command.rate_limit or 0.0,
+                page_slots=command.page_slots or 0,
+                unlimited_rate=command.rate_limit == 0,
             )
-        case "pause":
-            message.pause.CopyFrom(PauseCommand(reason=command.reason))
-        case "resume":
-            message.resume.CopyFrom(ResumeCommand())
-        case "drain":
-            message.drain.CopyFrom(DrainCommand(reason=command.reason))
-        case "restart_browser":
-            message.restart_browser.CopyFrom(RestartBrowserCommand(reason=command.reason))
+        )
+        return message
+    part = getattr(message, command.command)
+    part.SetInParent()
+    if command.command != "resume":
+        part.reason = command.reason
     return message
 
 
@@ -227,14 +189,10 @@ def read_command(node_id: NodeId, message: ControlCommand) -> NodeCommand | None
                 page_slots=update.page_slots or None,
                 rate_limit=0.0 if update.unlimited_rate else update.rate_limit or None,
             )
-        case "pause":
-            return NodeCommand(id=message.command_id, node_id=node_id, command="pause", reason=message.pause.reason)
+        case "pause" | "drain" | "restart_browser" as name:
+            reason = getattr(message, name).reason
+            return NodeCommand(id=message.command_id, node_id=node_id, command=name, reason=reason)
         case "resume":
             return NodeCommand(id=message.command_id, node_id=node_id, command="resume")
-        case "drain":
-            return NodeCommand(id=message.command_id, node_id=node_id, command="drain", reason=message.drain.reason)
-        case "restart_browser":
-            reason = message.restart_browser.reason
-            return NodeCommand(id=message.command_id, node_id=node_id, command="restart_browser", reason=reason)
         case _:
             return None

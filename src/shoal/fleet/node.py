@@ -1,6 +1,5 @@
 """Nodes: what they report, how healthy they are, and which commands they get."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Literal
@@ -194,27 +193,10 @@ class NewSession:
     status: NodeStatus
 
 
-@dataclass(frozen=True, slots=True)
-class EarlierSession:
-    """The last session of a node before a new one: which process had it, and on which controller; None if it was
-    over."""
-
-    instance: str
-    controller: str | None
-
-    def is_displaced_by(self, instance: str) -> bool:
-        """Return whether a process that registers now takes the node away from another one. A client without an
-        instance may be the same process again, but two of them cannot be told apart."""
-        return self.controller is not None and (not instance or self.instance != instance)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredSession:
-    """A session as the store began it: its epoch, what operators want of the node, and the session before it."""
-
-    epoch: int
-    desired: DesiredState
-    earlier: EarlierSession | None
+def is_same_process(instance: str, earlier: str) -> bool:
+    """Return whether a process that registers now had the earlier session as well. A client without an instance may
+    be the same process again, but two of them cannot be told apart."""
+    return bool(instance) and instance == earlier
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,26 +244,6 @@ class CommandAck:
     command_id: str
     state: CommandState
     detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DispatchCandidate:
-    """A node that was considered for a job, and why it was not eligible (empty: it was)."""
-
-    node_id: NodeId
-    score: float
-    skipped: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DispatchDecision:
-    """Why a job went to a lane: the node (None: the shared lane), `weighted_random` by health score, `no_room` on any
-    node, how many nodes took jobs, and the best candidates."""
-
-    node_id: NodeId | None
-    reason: str
-    nodes: int
-    candidates: Sequence[DispatchCandidate] = ()
 
 
 MOST_RUNS = 1000  # at once on one node

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from shoal.access.audit_log import AuditHook, no_audit
 from shoal.base.database import Database, Tx
@@ -32,6 +32,9 @@ from shoal.fleet.states import CommandState, NodeState
 from shoal.fleet.store import NodeStore
 from shoal.queue.job import NODE, node_lane
 from shoal.queue.queue import Queue
+
+if TYPE_CHECKING:
+    from shoal.fleet.sessions import Sessions
 
 AT_ONCE = 500  # commands that one pass sends
 BATCH = 1_000
@@ -118,19 +121,6 @@ class CommandEnded(Signal, frozen=True, kw_only=True):
     detail: str
 
 
-class SessionLinks(Protocol):
-    """The sessions that this process has, as far as the registry needs them."""
-
-    def send(self, node_id: NodeId, command: NodeCommand) -> bool:
-        """Put a command on the stream of a node's current session; False if this process does not have it. Never
-        waits. It may be lost with the stream, so a command counts as received only once it is acknowledged."""
-        ...
-
-    def acknowledges(self, node_id: NodeId) -> bool:
-        """Return whether the current session of the node acknowledges commands."""
-        ...
-
-
 def check_node_id(node_id: str) -> NodeId:
     """Return the node id if it is valid: it becomes part of a lane's name, of keys and of metrics."""
     try:
@@ -141,14 +131,15 @@ def check_node_id(node_id: str) -> NodeId:
 
 
 class Nodes:
-    """The nodes of the fleet. `controller` is the name of this process, unique among all controllers."""
+    """The nodes of the fleet. `sessions` are those of this process; `controller` is its name, unique among all
+    controllers."""
 
     def __init__(
         self,
         database: Database,
         queue: Queue,
         signals: Signals,
-        links: SessionLinks,
+        sessions: "Sessions",
         *,
         controller: str,
     ) -> None:
@@ -156,7 +147,7 @@ class Nodes:
         self._store = NodeStore()
         self._queue = queue
         self._signals = signals
-        self._links = links
+        self._sessions = sessions
         self.controller = controller
 
     async def register(self, session: NewSession) -> SessionBegun:
@@ -165,9 +156,7 @@ class Nodes:
         check_node_id(session.node_id)
 
         async def commit(tx: Tx) -> SessionBegun:
-            stored = await self._store.register(tx, session)
-            displaced = stored.earlier is not None and stored.earlier.is_displaced_by(session.status.instance)
-            begun = SessionBegun(stored.epoch, stored.desired, displaced)
+            begun = await self._store.register(tx, session)
             signal = NodeRegistered(
                 node_id=session.node_id,
                 epoch=begun.epoch,
@@ -306,7 +295,9 @@ class Nodes:
 
         async def commit(tx: Tx) -> None:
             ended = await self._store.acknowledge(tx, node_id, list(first.values()))
-            tx.on_commit(lambda: self._emit_ended(node_id, [first[command_id] for command_id in sorted(ended)]))
+            for ack in [first[command_id] for command_id in sorted(ended)]:
+                signal = CommandEnded(node_id=node_id, command_id=ack.command_id, state=ack.state, detail=ack.detail)
+                tx.on_commit(partial(self._signals.emit, signal))
 
         await self._database.run(commit)
 
@@ -339,9 +330,8 @@ class Nodes:
         await self._database.run(lambda tx: self._store.forget_lost(tx, keep_lost, keep_desired_states, BATCH))
 
         async def expire(tx: Tx) -> None:
-            expired = await self._store.expire_commands(tx, COMMAND_TTL, KEEP_COMMANDS, BATCH)
-            ended = CommandState.EXPIRED
-            for command_id, node_id in expired:
+            for command_id, node_id in await self._store.expire_commands(tx, COMMAND_TTL, KEEP_COMMANDS, BATCH):
+                ended = CommandState.EXPIRED
                 signal = CommandEnded(node_id=node_id, command_id=command_id, state=ended, detail="")
                 tx.on_commit(partial(self._signals.emit, signal))
 
@@ -358,18 +348,24 @@ class Nodes:
                 changed[command.node_id] = desired_after(desired_states[command.node_id], command)
         await self._store.save_desired_states(tx, changed)
         await self._store.add_commands(tx, commands)
-        tx.on_commit(lambda: self._emit_made(commands))
+        made = [
+            CommandMade(
+                node_id=one.node_id, command_id=one.id, command=one.command, by=one.created_by, reason=one.reason
+            )
+            for one in commands
+        ]
+        tx.on_commit(lambda: self._emit(made))
         return commands
 
     async def _send(self, commands: Sequence[NodeCommand]) -> int:
         """Send commands whose sessions are here, and record it afterwards: one that is recorded but was never sent
         would be lost, while one that is sent twice is applied once."""
-        sent = [command for command in commands if self._links.send(command.node_id, command)]
+        sent = [command for command in commands if self._sessions.send(command.node_id, command)]
         if not sent:
             return 0
         silent, others = list[NodeCommand](), list[NodeCommand]()
         for command in sent:
-            (others if self._links.acknowledges(command.node_id) else silent).append(command)
+            (others if self._sessions.acknowledges(command.node_id) else silent).append(command)
 
         async def commit(tx: Tx) -> None:
             await self._store.mark_sent(tx, [command.id for command in others])
@@ -378,16 +374,6 @@ class Nodes:
 
         await self._database.run(commit)
         return len(sent)
-
-    def _emit_made(self, commands: Sequence[NodeCommand]) -> None:
-        self._emit(
-            [
-                CommandMade(
-                    node_id=one.node_id, command_id=one.id, command=one.command, by=one.created_by, reason=one.reason
-                )
-                for one in commands
-            ]
-        )
 
     def _emit_sent(self, others: Sequence[NodeCommand], silent: Sequence[NodeCommand]) -> None:
         sent = [CommandSent(node_id=one.node_id, command_id=one.id, command=one.command) for one in (*others, *silent)]
@@ -401,12 +387,6 @@ class Nodes:
             self._signals.emit(signal)
         if len(signals) > EMITTED_AT_ONCE:
             asyncio.get_running_loop().call_soon(self._emit, signals[EMITTED_AT_ONCE:])
-
-    def _emit_ended(self, node_id: NodeId, acks: Sequence[CommandAck]) -> None:
-        for ack in acks:
-            self._signals.emit(
-                CommandEnded(node_id=node_id, command_id=ack.command_id, state=ack.state, detail=ack.detail)
-            )
 
 
 def _found(node: Node | None, node_id: str) -> Node:

@@ -6,7 +6,7 @@ They are kept in memory; a chore mirrors them to the store in one batch per seco
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -16,9 +16,12 @@ from shoal.base.errors import BackendUnavailable, InvalidInput, NodeDisplaced, S
 from shoal.base.ids import NodeId, TokenId
 from shoal.base.service import PassResult
 from shoal.base.signals import Signal, Signals
-from shoal.fleet.node import CommandAck, Heartbeat, NodeCommand, NodeStatus
+from shoal.fleet.node import CommandAck, Heartbeat, NodeCommand, NodeStatus, is_same_process
 from shoal.fleet.nodes import HeartbeatReceived, Nodes
 from shoal.fleet.states import NodeState
+
+if TYPE_CHECKING:
+    from shoal.fleet.control_server import SessionStream
 
 HEARTBEATS_PER_SECOND = 200  # from all nodes together; if there are more nodes, each reports less often
 RENAME_FROM = 1.25  # nodes are asked for another interval when it has changed by this factor
@@ -41,20 +44,6 @@ class SessionRefused(Signal, frozen=True, kw_only=True):
     error: str
 
 
-class NodeStream(Protocol):
-    """The stream of a session, as the server provides it. No method waits."""
-
-    def send(self, command: NodeCommand) -> None: ...
-
-    def name_heartbeat(self, every: timedelta) -> None:
-        """Ask the node to report at this interval, if it is longer than its own."""
-        ...
-
-    def end(self, error: ShoalError | None) -> None:
-        """End the stream: with this error, or silently because its node has another one already."""
-        ...
-
-
 @dataclass(slots=True, eq=False)
 class Session:
     """One session of a node. `own_interval`: at which the node reports unless it was asked to report less often."""
@@ -63,7 +52,7 @@ class Session:
     epoch: int
     status: NodeStatus
     own_interval: timedelta
-    stream: NodeStream
+    stream: "SessionStream"
     heartbeat_every: timedelta
     token_id: TokenId | None = None  # with which it registered
     logged_at: float = -LOG_EVERY_SECONDS
@@ -102,7 +91,8 @@ class Sessions:
         return list(self._sessions.values())
 
     def send(self, node_id: NodeId, command: NodeCommand) -> bool:
-        """Put a command on the stream of a node's session; False if this process does not have it."""
+        """Put a command on the stream of a node's current session; False if this process does not have it. Never waits.
+        It may be lost with the stream, so a command counts as received only once it is acknowledged."""
         session = self._sessions.get(node_id)
         if session is None:
             return False
@@ -199,8 +189,7 @@ class Sessions:
 def displacement(session: Session, instance: str) -> ShoalError | None:
     """Return the error with which a session ends because its node has a newer one; None if the same process opened the
     newer one, and therefore knows."""
-    is_same = bool(instance) and instance == session.status.instance
-    return None if is_same else NodeDisplaced(session.node_id)
+    return None if is_same_process(instance, session.status.instance) else NodeDisplaced(session.node_id)
 
 
 def _state_of(session: Session, status: NodeStatus) -> NodeState:

@@ -14,13 +14,13 @@ from shoal.fleet.node import (
     MISSED,
     CommandAck,
     DesiredState,
-    EarlierSession,
     Heartbeat,
     NewSession,
     Node,
     NodeCommand,
     NodeStatus,
-    StoredSession,
+    SessionBegun,
+    is_same_process,
 )
 from shoal.fleet.states import CommandState, NodeState
 from shoal.queue.job import JS, RUN_KINDS, node_lane
@@ -44,7 +44,7 @@ _form = msgspec.json.Decoder(_CommandForm).decode
 class NodeStore:
     """Nodes, their sessions and commands."""
 
-    async def register(self, tx: Tx, session: NewSession) -> StoredSession:
+    async def register(self, tx: Tx, session: NewSession) -> SessionBegun:
         """Begin a session: create or update the node, raise its epoch, and make this controller its own. Any earlier
         session of the node is over. The commands that it did not acknowledge wait again."""
         earlier = await tx.one("lock_node", id=session.node_id)
@@ -64,8 +64,10 @@ class NodeStore:
         )
         assert begun is not None
         await tx.execute("wait_for_commands_again", node_id=session.node_id)
-        before = None if earlier is None else EarlierSession(earlier["instance"], earlier["controller"])
-        return StoredSession(begun["session_epoch"], _desired(begun["wish"]), before)
+        displaced = False
+        if earlier is not None and earlier["controller"] is not None:
+            displaced = not is_same_process(session.status.instance, earlier["instance"])
+        return SessionBegun(begun["session_epoch"], _desired(begun["wish"]), displaced)
 
     async def heartbeat(self, tx: Tx, controller: str, heartbeats: Sequence[Heartbeat]) -> set[NodeId]:
         """Store the newest status of many sessions of one controller in one batch; returns the nodes whose session is

@@ -3,8 +3,9 @@
 import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from shoal.access.tokens import Tokens
 from shoal.base.clock import Clock
@@ -22,40 +23,38 @@ from shoal.queue.job import SHARED_LANE, Fence, HeartbeatAnswer, LeaseRequest, T
 from shoal.queue.queue import Queue
 from shoal.queue.wake import Wake
 
-T = TypeVar("T")
-
 SHORTEST_LOOK_SECONDS: Final = 0.1  # for which an empty result is reused, unless a hint comes
 
-Query = Callable[[], Awaitable[list[T]]]
-GiveBack = Callable[[list[T]], Awaitable[None]]
+Query = Callable[[], Awaitable[list[PageTask]]]
+GiveBack = Callable[[list[PageTask]], Awaitable[None]]
 
 
 @dataclass(slots=True)
-class _Waiter(Generic[T]):
-    query: Query[T]
-    give_back: GiveBack[T]
-    got: "asyncio.Future[list[T]]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+class _Waiter:
+    query: Query
+    give_back: GiveBack
+    got: "asyncio.Future[list[PageTask]]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     is_asking: bool = False  # its query is in progress
     is_late: bool = False
 
 
 @dataclass(slots=True)
-class _Queue(Generic[T]):
+class _Queue:
     """The clients that wait for the same key."""
 
-    waiters: deque[_Waiter[T]] = field(default_factory=deque)
+    waiters: deque[_Waiter] = field(default_factory=deque)
     hint: asyncio.Event = field(default_factory=asyncio.Event)
     task: "asyncio.Task[None] | None" = None
 
 
-class LongPoll(Generic[T]):
+class LongPoll:
     """One queue per key. `poll_seconds`: how often a queue queries the store without a hint."""
 
     def __init__(self, wake: Wake, clock: Clock, poll_seconds: float) -> None:
         self._wake = wake
         self.clock = clock
         self._poll_seconds = poll_seconds
-        self._queues: dict[Hashable, _Queue[T]] = {}
+        self._queues: dict[Hashable, _Queue] = {}
         self._empty_at: dict[Hashable, float] = {}  # when a query last found nothing, if no hint came since
         self._unsubscribe: Callable[[], None] | None = None
         self._closed = False
@@ -65,7 +64,7 @@ class LongPoll(Generic[T]):
         """The number of waiting clients."""
         return sum(len(queue.waiters) for queue in self._queues.values())
 
-    async def look(self, what: Hashable, query: Query[T]) -> list[T]:
+    async def look(self, what: Hashable, query: Query) -> list[PageTask]:
         """Return what is available now, without waiting; nothing while other clients already wait for the same key."""
         if what in self._queues or self.clock.monotonic() - self._empty_at.get(what, -1.0) < SHORTEST_LOOK_SECONDS:
             return []
@@ -75,7 +74,7 @@ class LongPoll(Generic[T]):
             self._empty_at[what] = self.clock.monotonic()
         return found
 
-    async def wait(self, what: Hashable, query: Query[T], give_back: GiveBack[T], longest_seconds: float) -> list[T]:
+    async def wait(self, what: Hashable, query: Query, give_back: GiveBack, longest_seconds: float) -> list[PageTask]:
         """Wait up to `longest_seconds` for something. If the caller is cancelled after its query found something, that
         is given back."""
         if self._closed or longest_seconds <= 0:
@@ -114,17 +113,19 @@ class LongPoll(Generic[T]):
         for queue in self._queues.values():
             queue.hint.set()
 
-    async def _serve_queue(self, what: Hashable, queue: _Queue[T]) -> None:
+    async def _serve_queue(self, what: Hashable, queue: _Queue) -> None:
         try:
             while queue.waiters:
                 await self._serve(queue)
                 queue.hint.clear()
                 if queue.waiters:
-                    await _until(queue.hint, self._poll_seconds)
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(self._poll_seconds):
+                            await queue.hint.wait()
         finally:
             self._queues.pop(what, None)
 
-    async def _serve(self, queue: _Queue[T]) -> None:
+    async def _serve(self, queue: _Queue) -> None:
         """Serve the waiting clients in order until nothing is left."""
         while queue.waiters:
             waiter = queue.waiters[0]
@@ -132,7 +133,7 @@ class LongPoll(Generic[T]):
                 return
             queue.waiters.popleft()
 
-    async def _give(self, waiter: _Waiter[T]) -> bool:
+    async def _give(self, waiter: _Waiter) -> bool:
         waiter.is_asking = True
         try:
             found = await waiter.query()
@@ -147,14 +148,6 @@ class LongPoll(Generic[T]):
         if not waiter.got.done() and (found or waiter.is_late):
             waiter.got.set_result(found)
         return bool(found)
-
-
-async def _until(event: asyncio.Event, longest_seconds: float) -> None:
-    try:
-        async with asyncio.timeout(longest_seconds):
-            await event.wait()
-    except TimeoutError:
-        return
 
 
 COUNT_EVERY_SECONDS: Final = 10.0  # after which the jobs a token holds are counted again in the store
@@ -220,7 +213,7 @@ class Bots:
         ingest: Ingest,
         leases: PageLeases,
         *,
-        long_poll: LongPoll[PageTask],
+        long_poll: LongPoll,
         tokens: Tokens,
         settings: BotSettings,
     ) -> None:
@@ -264,7 +257,7 @@ class Bots:
         request = LeaseRequest(pull.holder, [KIND])
 
         async def commit(tx: Tx) -> None:
-            result = await self._queue.finish_and_lease_in(tx, moves, None)
+            result = TurnResult(await self._queue.jobs.move(tx, moves), [])
             tx.on_commit(lambda: self._queue.emit_turn(request, moves, result))
 
         await self._database.run(commit, within=self._queue.answer_within)
@@ -337,7 +330,7 @@ class Bots:
             PutOff(one.lease.fence, UNREADABLE_SECONDS, "unreadable_job").move for one in leased if one.work is None
         ]
         if unreadable:
-            await self._queue.finish_and_lease_in(tx, unreadable, None)
+            await self._queue.jobs.move(tx, unreadable)
         kept = TurnResult([], [task.lease for task in tasks])
         tx.on_commit(lambda: self._queue.emit_turn(request, (), kept))
         return tasks

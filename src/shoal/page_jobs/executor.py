@@ -62,7 +62,8 @@ class _Turn(Struct):
 
 
 class PageJobExecutor:
-    """Implements `work.page_job_loop.JobExecutor` for pages: jobs are leased from these lanes."""
+    """What `work.page_job_loop.PageJobLoop` needs to know of its jobs, which are leased from these lanes. Used from one
+    event loop only. A problem with the page is part of an outcome; an exception counts as a failed attempt."""
 
     def __init__(
         self,
@@ -118,7 +119,8 @@ class PageJobExecutor:
         return robots
 
     def start(self, task: PageTask, send_by: float, done: Callable[[Fetched], None]) -> Cancellable:
-        """Request the page, or the target that its redirects have reached."""
+        """Request the page, or the target that its redirects have reached, by this time, and call `done` once, unless
+        cancelled first."""
         assert task.work is not None
         if task.fetcher is None:
             task.fetcher = self._runner.fetcher(task.work, task.at, partial(self._blocked, task))
@@ -176,8 +178,9 @@ class PageJobExecutor:
         return result.size if isinstance(result, ResultDelivery) else 0
 
     async def settle(self, results: Sequence[Outcome], holder: str, want: int) -> list[PageTask]:
-        """Store results and lease more jobs in one commit; results whose lease was lost are dropped. Only jobs with a
-        host slot within the next two seconds are leased."""
+        """In one commit: store the results, end or return their jobs, and lease up to `want` more with a host slot
+        within the next two seconds. A result whose lease was lost is dropped; the others count. If the store fails,
+        nothing is stored, and the same results are passed again."""
         updates = self.throttle.updates()
         try:
             turn = await self._database.run(

@@ -146,7 +146,7 @@ class Groups:
         await self._queue.jobs.cancel_waiting(tx, group_id, reason)
         held = await self._store.held(tx, group_id)
         moves = [job_states.cancel(fence.job_id, fence.epoch, reason) for fence in held]
-        await self._queue.finish_and_lease_in(tx, moves, None)
+        await self._queue.jobs.move(tx, moves)
 
     def _urls(self, given: Sequence[str]) -> list[Url]:
         """Return the canonical URLs without duplicates. An error names all invalid ones by index."""

@@ -104,7 +104,7 @@ class PageLeases:
             else:
                 refused.append(states.take_back(task.lease.fence.job_id, task.lease.fence.epoch, "host_busy"))
         if refused:
-            await self.queue.finish_and_lease_in(tx, refused, None)
+            await self.queue.jobs.move(tx, refused)
         return kept
 
     async def _read(self, tx: Tx, leases: Sequence[Lease]) -> list[PageTask]:

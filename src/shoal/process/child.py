@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
-from typing import Any
+from typing import TYPE_CHECKING
 
 if __name__ == "__main__":
     gc.disable()  # a fifth of the start: nothing that is imported is garbage. `reduce_collections` enables it
@@ -22,10 +22,13 @@ from shoal.base.settings_loader import RemovedSetting, load
 from shoal.hosts.controller_addresses import ANNOUNCE_EVERY
 from shoal.process.lifetime import logged, reduce_collections
 from shoal.process.runners import RUNNERS, Runs, page_job_executor
-from shoal.work.child_loop import Child, ChildRefused, PageWork, RunWork
-from shoal.work.page_job_loop import JobExecutor, holder_of
+from shoal.work.child_loop import Child, ChildRefused, PagesRole, RunsRole
+from shoal.work.page_job_loop import holder_of
 
-Pages = Callable[[App, Sequence[str]], JobExecutor[Any, Any]]
+if TYPE_CHECKING:
+    from shoal.page_jobs.executor import PageJobExecutor
+
+Pages = Callable[[App, Sequence[str]], "PageJobExecutor"]
 
 
 def main(runs: Runs = RUNNERS, pages: Pages = page_job_executor) -> None:
@@ -59,17 +62,17 @@ async def _begun() -> AsyncIterator[App]:
 async def _serve_runs(runs: Runs) -> None:
     async with _begun() as app:
         queue = app.settings.queue
-        work = RunWork(lambda lease, alive: runs[lease.kind](app, lease, alive), queue, app.clock)
-        await Child(work, queue, app.clock, app.signals, app.browsers).serve()
+        role = RunsRole(lambda lease, alive: runs[lease.kind](app, lease, alive), queue, app.clock)
+        await Child(role, queue, app.clock, app.signals, app.browsers).serve()
 
 
 async def _serve_pages(pages: Pages, worker: str, *lanes: str) -> None:
     async with _begun() as app:
         settings, holder = app.settings, holder_of(worker, os.getpid())
         with closing(pages(app, lanes)) as executor:
-            work = PageWork(executor, app.queue, settings.crawl.max_concurrent_curl, holder, app.signals)
-            app.wake.subscribe(work.nudge, lambda: True)
-            await Child(work, settings.queue, app.clock, app.signals, app.browsers).serve()
+            role = PagesRole(executor, app.queue, settings.crawl.max_concurrent_curl, holder, app.signals)
+            app.wake.subscribe(role.nudge, lambda: True)
+            await Child(role, settings.queue, app.clock, app.signals, app.browsers).serve()
 
 
 if __name__ == "__main__":

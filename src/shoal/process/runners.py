@@ -24,7 +24,7 @@ from shoal.queue.job import HTTP, JS, SCRAPE, SCRAPES, SHARED_LANE, Fence, Lease
 
 if TYPE_CHECKING:
     from shoal.audit.prober import Prober
-    from shoal.audit.run import AnalysisRun
+    from shoal.audit.run import AnalysisAttempt
     from shoal.crawl.engine.walker import Walker
     from shoal.hosts.robots_cache import RobotsRules
     from shoal.page_jobs.executor import PageJobExecutor
@@ -74,12 +74,12 @@ async def crawl_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> "Wa
     return make_walker(app, found.crawl, lease.fence, alive)
 
 
-async def analysis_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> "AnalysisRun":
+async def analysis_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> "AnalysisAttempt":
     """Build the run of a leased analysis job, with all analyzers: built-in, installed and external ones."""
     require("audit", "An analysis")
     from shoal.audit.analyzers.registry import built_in, external, installed
     from shoal.audit.loader import SiteLoader
-    from shoal.audit.run import AnalysisContext, AnalysisRun
+    from shoal.audit.run import AnalysisAttempt, AnalysisContext
 
     settings = app.settings.audit
     analysis = await app.audit.analyses.get(lease.run_id or "")
@@ -102,7 +102,7 @@ async def analysis_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> 
         {name.strip() for name in settings.optional_analyzers.split(",")},
     )
     analyzers = [*built_in(), *installed(), *external(settings)]
-    return AnalysisRun(context, analyzers, lease, alive)
+    return AnalysisAttempt(context, analyzers, lease, alive)
 
 
 def make_prober(app: App, crawl: Crawl) -> "Prober":

@@ -94,12 +94,10 @@ class Janitor:
 
     async def _expire_all(self, lost: list[LostJob]) -> int:
         """Expire jobs: one commit per group, one for all jobs without a group, and one for each job of a run."""
-        groups: dict[tuple[str, str | None], list[LostJob]] = {}
+        groups: dict[tuple[str, str | None, str], list[LostJob]] = {}
         for job in lost:
-            if job.kind not in RUN_KINDS:
-                groups.setdefault((job.kind, job.run_id), []).append(job)
-        sweeps = [partial(self._recovery.expire_all, kind, run_id, jobs) for (kind, run_id), jobs in groups.items()]
-        return await _each([*sweeps, *(partial(self._recovery.expire, job) for job in lost if job.kind in RUN_KINDS)])
+            groups.setdefault((job.kind, job.run_id, job.id if job.kind in RUN_KINDS else ""), []).append(job)
+        return await _each([partial(self._recovery.expire, jobs) for jobs in groups.values()])
 
     def _now(self) -> float:
         """Return the uptime in seconds. It includes time asleep, because a machine that slept may be the only

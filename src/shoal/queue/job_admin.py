@@ -324,7 +324,9 @@ class JobAdmin:
 
     async def set_quota(self, key: str, most: int, *, audit: AuditHook = no_audit) -> Quota:
         """Limit how many jobs with this quota key run at once; jobs that are already running continue."""
-        _check_quota_key(key)
+        if not key.startswith(QUOTA_PREFIXES) or not key.partition(":")[2] or len(key) > LONGEST_NAME:
+            fix = "write it as project:NAME, label:NAME=VALUE or key:ANYTHING"
+            raise InvalidInput("scope", f"cannot be {shorten(key)!r}", fix)
         if not 0 <= most <= MOST:
             raise InvalidInput("limit", f"cannot be {most}", f"give a whole number from 0 to {MOST}")
 
@@ -365,7 +367,7 @@ class JobAdmin:
         await self._queue.moves.lock_run(tx, job.kind, job.run_id)
         if not await self._store.cancel(tx, job.id, reason):
             return False
-        await self._queue.moves.job_moved_in(tx, move, job.kind, job.run_id, None)
+        await self._queue.moves.jobs_moved_in(tx, job.kind, [(move, job.run_id, None)])
         return True
 
     async def _retry(self, jobs: list[Job], audit: AuditHook, subject: str) -> set[JobId]:
@@ -397,9 +399,3 @@ def _one_of_each_key(jobs: list[Job]) -> list[Job]:
     """Keep one dead letter per dedupe key: only one of them can become live again."""
     first = {job.dedupe_key: job.id for job in reversed(jobs)}
     return [job for job in jobs if job.dedupe_key is None or first[job.dedupe_key] == job.id]
-
-
-def _check_quota_key(key: str) -> None:
-    if not key.startswith(QUOTA_PREFIXES) or not len(key.partition(":")[2]) or len(key) > LONGEST_NAME:
-        fix = "write it as project:NAME, label:NAME=VALUE or key:ANYTHING"
-        raise InvalidInput("scope", f"cannot be {shorten(key)!r}", fix)

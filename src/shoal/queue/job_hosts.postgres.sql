@@ -100,16 +100,20 @@ SELECT h.number,
         LIMIT 1) IS NOT NULL AS waits
 FROM job_host AS h WHERE h.number > :number ORDER BY h.number LIMIT :limit;
 
+-- name: lock_job_hosts
+-- Lock these rows of hosts and return which; those that another commit has locked are skipped.
+SELECT number FROM job_host WHERE number = ANY(:numbers::bigint[]) FOR UPDATE SKIP LOCKED;
+
 -- name: drop_idle_job_hosts
--- Delete rows of hosts at which no job waits, except those that another commit has locked.
+-- Delete those of these rows at whose hosts no job waits. They were locked by an earlier statement of this commit, so we
+-- see the jobs that were recorded on them before.
 DELETE FROM job_host WHERE number = ANY(ARRAY(
     SELECT h.number FROM job_host AS h
     WHERE h.number = ANY(:numbers::bigint[])
           AND (SELECT 1 FROM job AS j
                WHERE j.state = 'pending' AND j.due = 1 AND j.lane = h.lane AND j.kind = h.kind
                      AND j.capability = h.capability AND j.host IS NOT NULL AND j.host = h.host
-               LIMIT 1) IS NULL
-    FOR UPDATE SKIP LOCKED));
+               LIMIT 1) IS NULL));
 
 -- name: host_of_job
 -- Return where a job that is leased by host waits, and for how long its host may not be requested.

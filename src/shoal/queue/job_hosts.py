@@ -37,18 +37,18 @@ class TakenHost(Struct):
     row: int = 0  # its number in the database's table of hosts
 
 
-class DueHosts(Struct):
+class ExaminedHost(Struct):
     """A host that a lease has examined, the jobs that were chosen for its slots, and how many of them still waited."""
 
     taken: TakenHost
-    turn: HostSlots
+    free: HostSlots
     jobs: list[str] = []
     granted: int = 0
 
     @property
     def again_in(self) -> int:
         """The microseconds after which to examine this host again."""
-        return round(self.turn.again_in_seconds(self.granted) * 1e6)
+        return round(self.free.again_in_seconds(self.granted) * 1e6)
 
 
 class _Candidate(Struct):
@@ -107,10 +107,10 @@ class JobHosts:
 
     async def lease(
         self, tx: Tx, request: LeaseRequest, want: int, ttl: timedelta
-    ) -> tuple[list[Any], dict[Key, DueHosts]]:
+    ) -> tuple[list[Any], dict[Key, ExaminedHost]]:
         """Grant up to `want` jobs; also return the hosts that were examined: `put_back` them in the same commit."""
         assert request.rate_limiter is not None, "leasing by host needs a rate limit"
-        looked: dict[Key, DueHosts] = {}
+        looked: dict[Key, ExaminedHost] = {}
         found = await self._find(tx, request, want, 0.0, looked)
         if request.rate_limiter.ahead_seconds and sum(one.start_in_seconds < SAME_TIME_SECONDS for one in found) < want:
             found += await self._find(tx, request, want, request.rate_limiter.ahead_seconds, looked)
@@ -125,7 +125,7 @@ class JobHosts:
         return rows, looked
 
     async def _find(
-        self, tx: Tx, request: LeaseRequest, want: int, ahead_seconds: float, looked: dict[Key, DueHosts]
+        self, tx: Tx, request: LeaseRequest, want: int, ahead_seconds: float, looked: dict[Key, ExaminedHost]
     ) -> list[_Candidate]:
         """Return jobs of hosts that may be requested within `ahead_seconds`, the best ranks first, until there are
         enough."""
@@ -135,25 +135,27 @@ class JobHosts:
         await self._hosts.make_ready(tx, request, ahead_seconds, want if ahead_seconds else READY_AT_ONCE)
         for _ in range(ROUNDS):
             taken = await self._hosts.take(tx, request, want - len(found), looked.keys())
-            hosts = {one.key: DueHosts(one, request.rate_limiter.slots_now(one.state)) for one in taken}
+            hosts = {one.key: ExaminedHost(one, request.rate_limiter.slots_now(one.state)) for one in taken}
             found += await self._waiting(tx, request, hosts, want)
             looked |= hosts
             if not hosts or len(found) >= want:
                 break
         return found
 
-    async def put_back(self, tx: Tx, looked: dict[Key, DueHosts]) -> None:
+    async def put_back(self, tx: Tx, looked: dict[Key, ExaminedHost]) -> None:
         """Put back those of these hosts that still have waiting jobs."""
         leased = [job_id for one in looked.values() for job_id in one.jobs]
         waits = [(looked[key].taken, looked[key].again_in) for key in sorted(looked)]
         await self._hosts.put_back(tx, waits, leased)
 
-    async def _waiting(self, tx: Tx, request: LeaseRequest, hosts: dict[Key, DueHosts], want: int) -> list[_Candidate]:
+    async def _waiting(
+        self, tx: Tx, request: LeaseRequest, hosts: dict[Key, ExaminedHost], want: int
+    ) -> list[_Candidate]:
         """Return the best jobs of these hosts. The hosts are in the order of their best jobs: once the first ones
         can yield more than enough, only one job is read for each of the others."""
         asked, left = [], SPARE * want
         for key, host in hosts.items():
-            count = min(host.turn.slots, want, max(left, 1))
+            count = min(host.free.slots, want, max(left, 1))
             left -= count
             if count > 0:
                 asked.append((key, count))
@@ -162,7 +164,7 @@ class JobHosts:
         found = []
         for job_id, rank, key in sorted(await self._hosts.waiting(tx, asked), key=lambda row: (row[1], row[0])):
             place = seen[key] = seen.get(key, -1) + 1
-            found.append(_Candidate(hosts[key].turn.start_in_seconds(place), lanes[key[0]], rank, job_id, key))
+            found.append(_Candidate(hosts[key].free.start_in_seconds(place), lanes[key[0]], rank, job_id, key))
         return found
 
     async def _grant(self, tx: Tx, request: LeaseRequest, job_ids: list[str], ttl: timedelta) -> list[Any]:

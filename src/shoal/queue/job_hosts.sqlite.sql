@@ -74,6 +74,10 @@ SELECT h.number,
                      AND j.capability = h.capability AND j.host = h.host) AS waits
 FROM job_host AS h WHERE h.number > :number ORDER BY h.number LIMIT :limit;
 
+-- name: lock_job_hosts
+-- Return these rows of hosts. The write lock is held already.
+SELECT value AS number FROM json_each(:numbers);
+
 -- name: drop_idle_job_hosts
 -- Delete rows of hosts.
 DELETE FROM job_host WHERE number IN (SELECT value FROM json_each(:numbers));

@@ -52,29 +52,20 @@ class JobMoves:
         """Carry out a move and its effect on the run in an open transaction; raises if the job has moved on. `of`: the
         job or its lease before the move, for the log."""
         await self.lock_run(tx, kind, run_id)
-        await self.move_locked_in(tx, move, kind, run_id, of)
-
-    async def move_locked_in(self, tx: Tx, move: Move, kind: str, run_id: str | None, of: Attempted | None) -> None:
-        """Do the same if the run is locked already. To lock it again might be to wait for others that share the lock,
-        and they for a job that we hold."""
         if await self.store.move(tx, [move]):
             raise LeaseLost(move.job_id, move.epoch)
-        await self.job_moved_in(tx, move, kind, run_id, of)
+        await self.jobs_moved_in(tx, kind, [(move, run_id, of)])
 
-    async def job_moved_in(self, tx: Tx, move: Move, kind: str, run_id: str | None, of: Attempted | None) -> None:
-        """Follow up on a move: signal it on commit, and let the listener of the run, which is locked, update the
-        run."""
-        # Not before the commit: after a conflict all this is done again (0002).
-        tx.on_commit(partial(self._emit_moved, move, kind, run_id, of))
+    async def jobs_moved_in(
+        self, tx: Tx, kind: str, moves: Sequence[tuple[Move, str | None, Attempted | None]]
+    ) -> None:
+        """Follow up on moves of jobs of one kind, each with its run and the job or its lease: signal them on commit,
+        and let the listener of the runs, which are locked, update them."""
+        for move, run_id, of in moves:
+            # Not before the commit: after a conflict all this is done again (0002).
+            tx.on_commit(partial(self._emit_moved, move, kind, run_id, of))
         if kind in self.listeners:
-            await self.listeners[kind].jobs_moved(tx, [(move, run_id)])
-
-    async def lost_jobs_moved_in(self, tx: Tx, kind: str, moves: Sequence[tuple[Move, LostJob]]) -> None:
-        """Do the same for lost jobs of one kind."""
-        for move, job in moves:
-            tx.on_commit(partial(self._emit_moved, move, kind, job.run_id, job))
-        if kind in self.listeners:
-            await self.listeners[kind].jobs_moved(tx, [(move, job.run_id) for move, job in moves])
+            await self.listeners[kind].jobs_moved(tx, [(move, run_id) for move, run_id, _ in moves])
 
     def _emit_moved(self, move: Move, kind: str, run_id: str | None, of: Attempted | None) -> None:
         self.signals.emit(

@@ -158,15 +158,12 @@ class Queue:
         """End a batch of jobs and lease the next one in one commit, for kinds whose runs have no listener."""
         return await self._turn(moves, request, limit, lambda result: self.emit_turn(request, moves, result))
 
-    async def finish_and_lease_in(
-        self, tx: Tx, moves: Sequence[Move], request: LeaseRequest | None, limit: int = 0
-    ) -> TurnResult:
-        """Carry out moves and lease in an open transaction. Each move is fenced; a refused one changes nothing.
+    async def finish_and_lease_in(self, tx: Tx, moves: Sequence[Move], request: LeaseRequest, limit: int) -> TurnResult:
+        """Carry out moves and lease in an open transaction. Each move is fenced; a refused one changes nothing. For
+        moves alone there is `jobs.move`.
 
         A building block that emits no signals and does not call the listeners of runs: the caller locks the runs
-        before, calls `job_moved_in` or its own listener after, or has `emit_turn` called on commit."""
-        if request is None:
-            return TurnResult(await self.jobs.move(tx, moves), [])
+        before, calls `jobs_moved_in` or its own listener after, or has `emit_turn` called on commit."""
         return await self.lanes.pop(tx, request, limit, self.settings.lease, moves)
 
     async def _turn(
@@ -264,17 +261,14 @@ class Queue:
 
     async def release(self, lease: Lease, reason: str) -> JobState:
         """Return a job to its lane without counting an attempt."""
-        move = states.release(lease.fence.job_id, lease.fence.epoch, reason)
-        return await self._move(move, lease)
+        return await self._move(states.release(lease.fence.job_id, lease.fence.epoch, reason), lease)
 
     async def finish(self, lease: Lease, reason: str | None = None) -> JobState:
-        move = states.finish(lease.fence.job_id, lease.fence.epoch, reason)
-        return await self._move(move, lease)
+        return await self._move(states.finish(lease.fence.job_id, lease.fence.epoch, reason), lease)
 
     async def cancel(self, lease: Lease, reason: str) -> JobState:
         """End a job whose work was killed on request."""
-        move = states.cancel(lease.fence.job_id, lease.fence.epoch, reason)
-        return await self._move(move, lease)
+        return await self._move(states.cancel(lease.fence.job_id, lease.fence.epoch, reason), lease)
 
     async def depth_up_to(self, lane: str, most: int) -> int:
         """Return how many due jobs wait in a lane, up to `most`."""

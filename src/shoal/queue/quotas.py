@@ -50,6 +50,7 @@ class QuotaCounts:
 
     def __init__(self, available: Availability) -> None:
         self._available = available
+        self._last_checked = ""  # so that each quota key gets its turn, however many are full
 
     async def settle(
         self,
@@ -96,8 +97,8 @@ class QuotaCounts:
         return [row for row in granted if row[ID] not in split.parked], len(split.parked) + sum(ahead)
 
     async def unpark(self, tx: Tx, key: str) -> int:
-        """Unpark as many jobs of a quota key as its limit allows; returns how many. Call it in a commit that waits for
-        nothing afterwards: the jobs stay locked until its end."""
+        """Unpark as many jobs of a quota key as its limit allows; returns how many. Call it in a separate commit:
+        it locks the quota key, and after that a commit may wait only for locks on hosts."""
         await tx.value("lock_quota_keys", keys=[key])
         capacity = (await self._capacity(tx, [key]))[key]
         limit = UNPARK_AT_ONCE if capacity is None else min(capacity, UNPARK_AT_ONCE)
@@ -106,14 +107,22 @@ class QuotaCounts:
         await self._available.note(tx, [row["id"] for row in rows], at_hosts)
         return len(rows)
 
-    async def with_capacity(self, tx: Tx, keys: list[str]) -> list[str]:
-        """Return the quota keys that seem to be below their limit; `unpark` counts again, under their locks."""
-        capacity = await self._capacity(tx, keys)
+    async def next_with_capacity(self, tx: Tx, limit: int) -> list[str]:
+        """Return those of the next `limit` quota keys with parked jobs that seem to be below their limit; `unpark`
+        counts again, under their locks. Each call continues where the last one stopped, and starts over at the end."""
+        keys = list[str]()
+        while len(keys) < limit:
+            self._last_checked = await tx.value("first_parked", after=self._last_checked) or ""
+            if not self._last_checked:
+                break
+            keys.append(self._last_checked)
+        capacity = await self._capacity(tx, keys) if keys else {}
         return [key for key in keys if (left := capacity[key]) is None or left > 0]
 
     async def repair(self, tx: Tx) -> None:
-        """Drop the seats of jobs that are not locked, and give locked jobs a seat in each limited quota key. Skips a
-        job that another transaction is moving, because its seat would outlive its lease."""
+        """Drop the seats of jobs that are not locked, and give locked jobs a seat in each limited quota key: they may
+        be wrong if a quota is set while jobs are being leased or ended. Skips a job that another transaction is moving,
+        because its seat would outlive its lease."""
         await tx.execute("delete_stale_job_seats")
         await tx.execute("insert_missing_job_seats")
 

@@ -69,78 +69,57 @@ class Recovery:
         candidates for `expire`: their workers may still come back."""
         return await self._database.read(lambda tx: self._store.expired(tx, limit, bots=bots))
 
-    async def expire(self, seen: LostJob) -> bool:
-        """Take a job from a worker whose lease expired; False if the worker came back, or another process was first."""
-        fence = Fence(seen.id, seen.epoch)
-
-        async def commit(tx: Tx) -> None:
-            await self._moves.lock_run(tx, seen.kind, seen.run_id)
-            # Checked again under the lock: the worker may have renewed its lease since `expired` read it (0021).
-            lost = await self._store.lost(tx, fence) if await self._store.still_expired(tx, fence) else None
-            if lost is None:
-                raise LeaseLost(fence.job_id, fence.epoch)
-            await self._moves.move_locked_in(tx, await self._expiry(tx, lost), lost.kind, lost.run_id, lost)
-            self._emit_lost(tx, [lost])
-
-        try:
-            await self._database.run(commit)
-        except LeaseLost:
-            return False
-        return True
-
-    async def expire_all(self, kind: str, run_id: str | None, seen: Sequence[LostJob]) -> int:
-        """Do the same for jobs of one run, or of none, in one commit; returns how many were still expired."""
+    async def expire(self, seen: Sequence[LostJob]) -> int:
+        """Take jobs of one kind and run, or of none, from workers whose leases expired, in one commit; return how many.
+        Others are left alone: their workers came back, or another process was first."""
+        kind, run_id = seen[0].kind, seen[0].run_id
 
         async def commit(tx: Tx) -> int:
             await self._moves.lock_run(tx, kind, run_id)
+            # Checked again under the locks: workers may have renewed their leases since `expired` read them (0021).
             lost = await self._store.lost_in(tx, [Fence(job.id, job.epoch) for job in seen], expired=True)
-            moves = [await self._expiry(tx, job) for job in lost]
-            await self._store.move(tx, moves)
-            await self._moves.lost_jobs_moved_in(tx, kind, list(zip(moves, lost, strict=True)))
-            self._emit_lost(tx, lost)
-            return len(moves)
+            await self._move_lost(tx, lost, GrantEnd.EXPIRED)
+            for bot, count in Counter(bot for job in lost if (bot := bot_of(job.lease_holder))).items():
+                signal = BotLeasesLost(token=bot[0], bot_id=bot[1], count=count)
+                tx.on_commit(partial(self._signals.emit, signal))
+            return len(lost)
 
         return await self._database.run(commit)
 
-    async def _expiry(self, tx: Tx, lost: LostJob) -> Move:
-        return await self._move_of_lost(tx, lost, GrantEnd.EXPIRED, f"the lease of {lost.lease_holder} expired")
-
-    def _emit_lost(self, tx: Tx, lost: Sequence[LostJob]) -> None:
-        """Tell which bots lost leases, once this is committed."""
-        for bot, count in Counter(bot for job in lost if (bot := bot_of(job.lease_holder))).items():
-            signal = BotLeasesLost(token=bot[0], bot_id=bot[1], count=count)
-            tx.on_commit(partial(self._signals.emit, signal))
-
     async def lose(self, lease: Lease, error: str, reason: str = states.WORKER_LOST) -> JobState:
         """Take a job back before its lease expires, because our child died with it or was killed as stalled."""
+        moves = await self.lose_all([lease], error, reason)
+        if not moves:
+            raise LeaseLost(lease.fence.job_id, lease.fence.epoch)
+        return moves[0].to
 
-        async def commit(tx: Tx) -> JobState:
-            await self._moves.lock_run(tx, lease.kind, lease.run_id)
-            lost = await self._store.lost(tx, lease.fence)
-            if lost is None:
-                raise LeaseLost(lease.fence.job_id, lease.fence.epoch)
-            move = await self._move_of_lost(tx, lost, GrantEnd.CRASHED, error, reason)
-            await self._moves.move_locked_in(tx, move, lease.kind, lease.run_id, lease)
-            return move.to
-
-        return await self._database.run(commit, within=answer_within(self.settings))
-
-    async def lose_all(self, leases: Sequence[Lease], error: str) -> int:
+    async def lose_all(self, leases: Sequence[Lease], error: str, reason: str = states.WORKER_LOST) -> list[Move]:
         """Return the jobs of a child that died to their lanes, or make those past the poison limit dead letters, in one
-        commit; returns how many were still ours."""
+        commit; return the moves of those that were still ours."""
 
-        async def commit(tx: Tx) -> int:
+        async def commit(tx: Tx) -> list[Move]:
             # In one order, and all of them before the first job (0019).
             for kind, run_id in sorted({(lease.kind, lease.run_id or "") for lease in leases}):
                 await self._moves.lock_run(tx, kind, run_id or None)
             lost = await self._store.lost_in(tx, [lease.fence for lease in leases], expired=False)
-            moves = [(await self._move_of_lost(tx, job, GrantEnd.CRASHED, error), job) for job in lost]
-            await self._store.move(tx, [move for move, _ in moves])
-            for kind in sorted({job.kind for job in lost}):
-                await self._moves.lost_jobs_moved_in(tx, kind, [one for one in moves if one[1].kind == kind])
-            return len(moves)
+            return await self._move_lost(tx, lost, GrantEnd.CRASHED, error, reason)
 
         return await self._database.run(commit, within=answer_within(self.settings))
+
+    async def _move_lost(
+        self, tx: Tx, lost: Sequence[LostJob], end: GrantEnd, error: str = "", reason: str = states.WORKER_LOST
+    ) -> list[Move]:
+        """Take back jobs that are locked, as are their runs. `error`: empty if their leases expired."""
+        moves = [
+            await self._move_of_lost(tx, job, end, error or f"the lease of {job.lease_holder} expired", reason)
+            for job in lost
+        ]
+        if moves:
+            await self._store.move(tx, moves)
+        for kind in sorted({job.kind for job in lost}):
+            moved = [(move, job.run_id, job) for move, job in zip(moves, lost, strict=True) if job.kind == kind]
+            await self._moves.jobs_moved_in(tx, kind, moved)
+        return moves
 
     async def recover(self, holder: str) -> int:
         """Take back the leases of a process of this machine that is known to be dead, and of its children, without
@@ -148,7 +127,7 @@ class Recovery:
         under which that process held leases."""
         # Read without locks: `lose_all` leaves out what a janitor has taken back since (0043).
         held = await self._database.read(lambda tx: self._store.held_by_process(tx, holder))
-        return await self.lose_all(held, f"{holder} was restarted") if held else 0
+        return len(await self.lose_all(held, f"{holder} was restarted")) if held else 0
 
     async def release_bot(self, token: str, reason: str) -> None:
         """Return the jobs that a bot's token holds to their lanes at once, because it can send no result for them.
@@ -165,9 +144,7 @@ class Recovery:
         signal = JobsMoved(kind=kind, how=GrantEnd.RELEASED, count=len(moves) - len(refused))
         tx.on_commit(partial(self._signals.emit, signal))
 
-    async def _move_of_lost(
-        self, tx: Tx, lost: LostJob, end: GrantEnd, error: str, reason: str = states.WORKER_LOST
-    ) -> Move:
+    async def _move_of_lost(self, tx: Tx, lost: LostJob, end: GrantEnd, error: str, reason: str) -> Move:
         """Decide what becomes of a job whose worker is lost: it returns to its lane, or becomes a dead letter past
         the poison limit. A job lost by a bot waits first, and may be lost only as often as its policy allows
         retries. A crash counts only if the worker had some of the run's work in flight. The run and the job are
@@ -175,7 +152,7 @@ class Recovery:
         listener = self._moves.listeners.get(lost.kind)
         # A commit that takes URLs holds the fence, so none comes between this check and the move (0006).
         if listener is not None and lost.run_id is not None and await listener.was_idle(tx, lost.run_id, lost):
-            return states.give_back_idle(lost.id, lost.epoch, end, error, reason)
+            return states.give_back(lost.id, lost.epoch, end, error, reason, counts_crash=False)
         crashes = 1 if lost.settled else lost.crash_count + 1
         by_bot = is_bot(lost.lease_holder)
         limit = lost.max_retry if by_bot and lost.max_retry is not None else self.settings.poison_limit
@@ -207,7 +184,7 @@ class Recovery:
         async def commit(tx: Tx) -> list[str]:
             offers = await self._lanes.return_offers(tx, limit)
             self._emit_returned(tx, len(offers))
-            await self._store.repair_quota_counts(tx)
+            await self._store.quotas.repair(tx)
             await self._lanes.make_due(tx)
             return offers
 
@@ -225,8 +202,8 @@ class Recovery:
         """Unpark as many jobs as their quotas allow, for the next `limit` quota keys; returns how many. Each key is
         unparked in a separate commit, which holds the lock of that key."""
         freed = 0
-        for key in await self._database.read(lambda tx: self._store.parked_in(tx, limit)):
-            freed += await self._database.run(partial(self._store.unpark, key=key))
+        for key in await self._database.read(lambda tx: self._store.quotas.next_with_capacity(tx, limit)):
+            freed += await self._database.run(partial(self._store.quotas.unpark, key=key))
         return freed
 
     async def repair_lanes(self) -> LaneRepair:

@@ -14,7 +14,7 @@ from shoal.base.database import Database, Tx
 from shoal.base.ids import JobId
 from shoal.base.text import storable
 from shoal.queue.job import SHARED_LANE, Fence, Lease, LeaseRequest, NewJob, TurnResult
-from shoal.queue.job_hosts import DueHosts, JobHosts, Key, SqlHostQueue
+from shoal.queue.job_hosts import ExaminedHost, JobHosts, Key, SqlHostQueue
 from shoal.queue.lanes import Availability, LaneRepair
 from shoal.queue.quotas import QUOTA_KEYS, QuotaCounts
 from shoal.queue.states import JobState, Move
@@ -67,7 +67,12 @@ class _TurnOutcome(Struct):
     done: bool = True
 
     def refused(self, moves: Sequence[Move]) -> list[Move]:
-        return [] if len(self.moved) == len(moves) else _refused(moves, self.moved)
+        """Return the refused moves. A batch may hold an old grant of a job beside its newest one, and only the newest
+        can have been live."""
+        if len(self.moved) == len(moves):
+            return []
+        newest = {move.job_id: move.epoch for move in sorted(moves, key=lambda move: move.epoch)}
+        return [move for move in moves if move.job_id not in self.moved or move.epoch != newest[move.job_id]]
 
 
 class SqlLanes:
@@ -92,7 +97,7 @@ class SqlLanes:
     async def move(self, tx: Tx, moves: Sequence[Move]) -> list[Move]:
         """Only carry out moves; returns those that were refused."""
         turn = Turn(LeaseRequest("", (), (), ()), 0, timedelta(0), moves)
-        return (await self.pop_by_rank(tx, turn, Candidates())).refused
+        return (await self.pop_among(tx, turn, Candidates())).refused
 
     async def pop(
         self, tx: Tx, request: LeaseRequest, limit: int, ttl: timedelta, moves: Sequence[Move] = ()
@@ -100,33 +105,37 @@ class SqlLanes:
         turn = Turn.of(request, limit, ttl, moves)
         if request.rate_limiter is not None:
             return await self.pop_by_host(tx, turn)
-        return await self.pop_by_rank(tx, turn)
+        return await self._complete(tx, turn, await self._grant_from_lanes(tx, turn))
 
-    async def pop_by_rank(self, tx: Tx, turn: Turn, candidates: Candidates | None = None) -> TurnResult:
-        """Carry out a turn whose jobs come from the lanes of its request, or are these candidates."""
-        outcome = await (self._pick(tx, turn) if candidates is None else self._turn(tx, turn, candidates))
+    async def pop_among(self, tx: Tx, turn: Turn, candidates: Candidates) -> TurnResult:
+        """Carry out a turn whose jobs are these candidates."""
+        return await self._complete(tx, turn, await self._move_and_grant(tx, turn, candidates))
+
+    async def _complete(self, tx: Tx, turn: Turn, outcome: _TurnOutcome) -> TurnResult:
+        """Follow up on what a turn moved and granted: grant jobs that have just become due as well, then look at the
+        quotas."""
         await self._note_returned(tx, turn.moves, outcome)
         if outcome.any_due:
             await self.make_due(tx)
             if len(outcome.rows) < turn.limit:
-                more = await self._pick(tx, turn.more(len(outcome.rows)))
+                more = await self._grant_from_lanes(tx, turn.more(len(outcome.rows)))
                 outcome.rows += more.rows
                 outcome.limited |= more.limited
-        return await self._grant(tx, turn, outcome)
+        return await self._within_quotas(tx, turn, outcome)
 
     async def pop_by_host(self, tx: Tx, turn: Turn, other: JobHosts | None = None) -> TurnResult:
         """Carry out a turn that leases by host, from our own table of hosts or from an `other` one."""
-        outcome = await self._turn(tx, turn, Candidates())
+        outcome = await self._move_and_grant(tx, turn, Candidates())
         await self._note_returned(tx, turn.moves, outcome)
         made_due = await self.make_due(tx) if outcome.any_due else 0
         # Other lanes get jobs that have become due only after this commit.
         sources = [self._hosts] if other is None else [other, self._hosts] if made_due else [other]
-        looked: list[tuple[JobHosts, dict[Key, DueHosts]]] = []
+        looked: list[tuple[JobHosts, dict[Key, ExaminedHost]]] = []
         for source in sources if turn.limit else ():
             rows, found = await source.lease(tx, turn.request, turn.limit - len(outcome.rows), turn.ttl)
             outcome.rows += rows
             looked.append((source, found))
-        result = await self._grant(tx, turn, outcome)
+        result = await self._within_quotas(tx, turn, outcome)
         for source, found in looked:  # last: hosts come after quota keys in the lock order (0019)
             await source.put_back(tx, found)
         return result
@@ -142,8 +151,8 @@ class SqlLanes:
             return None
         if not self._in_one_statement:
             by_rank = turn.request.rate_limiter is None
-            return await (self.pop_by_rank(tx, turn, candidates) if by_rank else self.pop_by_host(tx, turn))
-        outcome = await self._turn_at_once(tx, turn, candidates, alone=True)
+            return await (self.pop_among(tx, turn, candidates) if by_rank else self.pop_by_host(tx, turn))
+        outcome = await self._by_one_statement(tx, turn, candidates, alone=True)
         if not outcome.done:
             return None
         return TurnResult(outcome.refused(turn.moves), [_granted(row) for row in _in_order(outcome.rows, turn.request)])
@@ -154,64 +163,26 @@ class SqlLanes:
             return True
         return turn.request.rate_limiter is None and not any(_waits_again(move) for move in turn.moves)
 
-    async def _pick(self, tx: Tx, turn: Turn) -> _TurnOutcome:
+    async def _grant_from_lanes(self, tx: Tx, turn: Turn) -> _TurnOutcome:
         """Carry out a turn with jobs of its lanes: from where large batches have advanced to, then from the head."""
         request, limit = turn.request, turn.limit
         if not self._in_one_statement:
-            return await self._turn_by_steps(tx, turn, Candidates.of_lanes(request))
+            return await self._by_steps(tx, turn, Candidates.of_lanes(request))
         floors = self._lease_start.of(request, limit)
-        outcome = await self._turn_at_once(tx, turn, Candidates(request.lanes, floors))
+        outcome = await self._by_one_statement(tx, turn, Candidates(request.lanes, floors))
         if len(outcome.rows) < limit and max(floors, default=LOWEST) > LOWEST:
             rest = turn.more(len(outcome.rows))
-            outcome.rows += (await self._turn_at_once(tx, rest, Candidates.of_lanes(request))).rows
+            outcome.rows += (await self._by_one_statement(tx, rest, Candidates.of_lanes(request))).rows
         self._lease_start.learn(request, limit, outcome.rows)
         return outcome
 
-    async def _note_returned(self, tx: Tx, moves: Sequence[Move], outcome: _TurnOutcome) -> None:
-        """Make those of the moved jobs available that wait again at once."""
-        again = [move.job_id for move in moves if _waits_again(move) and move.job_id in outcome.moved]
-        await self._available.note(tx, again, again)
+    async def _move_and_grant(self, tx: Tx, turn: Turn, candidates: Candidates) -> _TurnOutcome:
+        """Carry out the moves of a turn, then select, lock and grant jobs among the candidates."""
+        return await (self._by_one_statement if self._in_one_statement else self._by_steps)(tx, turn, candidates)
 
-    async def _grant(self, tx: Tx, turn: Turn, outcome: _TurnOutcome) -> TurnResult:
-        """Grant what fits into the quotas, and park the rest."""
-        rows, parked = _in_order(outcome.rows, turn.request), 0
-        if outcome.counted or any(row[QUOTA_KEYS] is not None for row in rows):
-            rows, parked = await self._quotas.settle(
-                tx, outcome.counted, rows, quotas=outcome.limited, waits=turn.request.waits
-            )
-        return TurnResult(outcome.refused(turn.moves), [_granted(row) for row in rows], parked)
-
-    async def return_lane(self, tx: Tx, lane: str) -> int:
-        return await self._let_wait(tx, await tx.all("return_lane", lane=lane, shared=SHARED_LANE))
-
-    async def return_offers(self, tx: Tx, limit: int) -> list[str]:
-        rows = await tx.all("give_up_offers", lane=SHARED_LANE, limit=limit)
-        await self._let_wait(tx, rows)
-        return [orjson.loads(row["dispatch"] or "{}").get("node_id", "") for row in rows]
-
-    async def count_lapses(self, tx: Tx, node_ids: Collection[str]) -> None:
-        for node_id in sorted(node_ids):  # the order in which heartbeats lock nodes, too (0043)
-            await tx.execute("count_lapse", id=node_id)
-
-    async def depth(self, tx: Tx, lane: str, most: int) -> int:
-        return int(await tx.value("depth_up_to", lane=lane, most=most))
-
-    async def waits(self, tx: Tx, kind: str, lanes: Sequence[str]) -> bool:
-        return any([await tx.one("kind_waits", kind=kind, lane=lane) is not None for lane in lanes])
-
-    async def page_backlog(self, tx: Tx, capability: str, most: int) -> int:
-        return int(await tx.value("waiting_page_jobs", capability=capability, most=most))
-
-    async def repair(self, database: Database) -> LaneRepair:
-        return LaneRepair()
-
-    async def make_due(self, tx: Tx) -> int:
-        return await self._let_wait(tx, await tx.all("make_due", limit=DUE_AT_ONCE))
-
-    async def _turn(self, tx: Tx, turn: Turn, candidates: Candidates) -> _TurnOutcome:
-        return await (self._turn_at_once if self._in_one_statement else self._turn_by_steps)(tx, turn, candidates)
-
-    async def _turn_at_once(self, tx: Tx, turn: Turn, candidates: Candidates, *, alone: bool = False) -> _TurnOutcome:
+    async def _by_one_statement(
+        self, tx: Tx, turn: Turn, candidates: Candidates, *, alone: bool = False
+    ) -> _TurnOutcome:
         """Move and grant in one statement. `alone`: do nothing if others would have to follow."""
         request = turn.request
         outcome, *rows = await tx.all(
@@ -232,7 +203,7 @@ class SqlLanes:
         moved, counted = set(outcome["moved"] or ()), set(outcome["counted"] or ())
         return _TurnOutcome(moved, counted, rows, outcome["any_due"], outcome["limited"], outcome["done"])
 
-    async def _turn_by_steps(self, tx: Tx, turn: Turn, candidates: Candidates) -> _TurnOutcome:
+    async def _by_steps(self, tx: Tx, turn: Turn, candidates: Candidates) -> _TurnOutcome:
         """Do the same where no other writer can interfere."""
         moved, counted = await self._move(tx, turn.moves) if turn.moves else (set(), set())
         if not turn.limit:
@@ -247,7 +218,48 @@ class SqlLanes:
             leased = await tx.all("lease_jobs", lanes=list(candidates.lanes), **wanted, **terms)
         return _TurnOutcome(moved, counted, leased, await tx.one("any_due") is not None, True)
 
-    async def _let_wait(self, tx: Tx, rows: Sequence[Any]) -> int:
+    async def _note_returned(self, tx: Tx, moves: Sequence[Move], outcome: _TurnOutcome) -> None:
+        """Make those of the moved jobs available that wait again at once."""
+        again = [move.job_id for move in moves if _waits_again(move) and move.job_id in outcome.moved]
+        await self._available.note(tx, again, again)
+
+    async def _within_quotas(self, tx: Tx, turn: Turn, outcome: _TurnOutcome) -> TurnResult:
+        """Grant what fits into the quotas, and park the rest."""
+        rows, parked = _in_order(outcome.rows, turn.request), 0
+        if outcome.counted or any(row[QUOTA_KEYS] is not None for row in rows):
+            rows, parked = await self._quotas.settle(
+                tx, outcome.counted, rows, quotas=outcome.limited, waits=turn.request.waits
+            )
+        return TurnResult(outcome.refused(turn.moves), [_granted(row) for row in rows], parked)
+
+    async def return_lane(self, tx: Tx, lane: str) -> int:
+        return await self._note_available(tx, await tx.all("return_lane", lane=lane, shared=SHARED_LANE))
+
+    async def return_offers(self, tx: Tx, limit: int) -> list[str]:
+        rows = await tx.all("give_up_offers", lane=SHARED_LANE, limit=limit)
+        await self._note_available(tx, rows)
+        return [orjson.loads(row["dispatch"] or "{}").get("node_id", "") for row in rows]
+
+    async def count_lapses(self, tx: Tx, node_ids: Collection[str]) -> None:
+        for node_id in sorted(node_ids):  # the order in which heartbeats lock nodes, too (0043)
+            await tx.execute("count_lapse", id=node_id)
+
+    async def depth(self, tx: Tx, lane: str, most: int) -> int:
+        return int(await tx.value("depth_up_to", lane=lane, most=most))
+
+    async def waits(self, tx: Tx, kind: str, lanes: Sequence[str]) -> bool:
+        return any([await tx.one("kind_waits", kind=kind, lane=lane) is not None for lane in lanes])
+
+    async def page_backlog(self, tx: Tx, capability: str, most: int) -> int:
+        return int(await tx.value("waiting_page_jobs", capability=capability, most=most))
+
+    async def repair(self, database: Database) -> LaneRepair:
+        return LaneRepair()
+
+    async def make_due(self, tx: Tx) -> int:
+        return await self._note_available(tx, await tx.all("make_due", limit=DUE_AT_ONCE))
+
+    async def _note_available(self, tx: Tx, rows: Sequence[Any]) -> int:
         """Follow up on jobs that have just become available; returns how many did."""
         at_hosts = [row["id"] for row in rows if row["host"] is not None]
         await self._available.note(tx, [row["id"] for row in rows], at_hosts)
@@ -277,13 +289,6 @@ class SqlLanes:
         state, _, *rest = _outcome(move)
         counts = (int(move.counts_attempt), int(move.counts_crash), move.priority_drop, int(move.to_the_back))
         return (move.job_id, state, *rest, *counts, int(move.unseen), self._ageing, now)
-
-
-def _refused(moves: Sequence[Move], moved: set[str]) -> list[Move]:
-    """Return the refused moves. A batch may hold an old grant of a job beside its newest one, and only the newest
-    can have been live."""
-    newest = {move.job_id: move.epoch for move in sorted(moves, key=lambda move: move.epoch)}
-    return [move for move in moves if move.job_id not in moved or move.epoch != newest[move.job_id]]
 
 
 OUTCOME = ("states", "ends", "reasons", "errors", "waits", "counts")

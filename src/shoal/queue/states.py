@@ -137,14 +137,12 @@ STALLED = "stalled"  # settled nothing for too long although work was due, and w
 POISON = "poison"
 
 
-def give_back(job_id: JobId, epoch: int, end: GrantEnd, error: str, reason: str = WORKER_LOST) -> Move:
-    """Return the job of a lost worker; it may be leased again at once."""
-    return Move(job_id, epoch, JobState.PENDING, end, reason, error, counts_crash=True)
-
-
-def give_back_idle(job_id: JobId, epoch: int, end: GrantEnd, error: str, reason: str = WORKER_LOST) -> Move:
-    """Return the job of a lost worker that had none of its work in flight; no crash is counted."""
-    return Move(job_id, epoch, JobState.PENDING, end, reason, error)
+def give_back(
+    job_id: JobId, epoch: int, end: GrantEnd, error: str, reason: str = WORKER_LOST, *, counts_crash: bool = True
+) -> Move:
+    """Return the job of a lost worker; it may be leased again at once. No crash is counted if the worker had none of
+    its work in flight."""
+    return Move(job_id, epoch, JobState.PENDING, end, reason, error, counts_crash=counts_crash)
 
 
 def bot_lost(job_id: JobId, epoch: int, error: str, wait: timedelta) -> Move:

@@ -176,21 +176,12 @@ RETURNING job.id, m.epoch, job.kill_at <= t.now AS kill;
 -- are waited for.
 SELECT 1 FROM job WHERE id = :id AND lease_epoch = :epoch AND CASE WHEN state = 'locked' THEN TRUE ELSE FALSE END FOR KEY SHARE;
 
--- name: still_expired
--- Return whether a grant is still locked and expired, under the lock that the move needs.
-SELECT 1 FROM job
-WHERE id = :id AND lease_epoch = :epoch AND CASE WHEN state = 'locked' THEN lease_until < shoal_now() ELSE FALSE END FOR UPDATE;
-
 -- name: make_due
 -- Mark jobs whose time has come as due.
 UPDATE job SET due = 1
 WHERE id = ANY(ARRAY(SELECT id FROM job WHERE state = 'pending' AND due = 0 AND not_before <= shoal_now()
                      ORDER BY not_before LIMIT :limit FOR UPDATE SKIP LOCKED))
 RETURNING id, host;
-
--- name: lock_job
--- Return whether a grant is still locked, under the lock that a move needs.
-SELECT 1 FROM job WHERE id = :id AND lease_epoch = :epoch AND CASE WHEN state = 'locked' THEN TRUE ELSE FALSE END FOR UPDATE;
 
 -- name: lock_quota_keys
 -- Lock these quota keys for counting, in order, so that there are no deadlocks.

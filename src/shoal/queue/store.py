@@ -37,8 +37,7 @@ class JobStore:
         self.lanes = SqlLanes(dialect, ageing, available)
         self._ageing = span(ageing)
         self._available = available
-        self._quotas = QuotaCounts(available)
-        self._unparked = ""  # the quota key checked last, so that each gets its turn, however many are full
+        self.quotas = QuotaCounts(available)
 
     async def insert(self, tx: Tx, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Store pending jobs, all or none; returns the outcome of each, in their order. A dedupe key has at most one
@@ -50,9 +49,7 @@ class JobStore:
         dispatched = any(job.dispatch is not None or job.offer is not None for job in jobs)
         query = "insert_dispatched_jobs" if dispatched else "insert_jobs"
         while asked:
-            rows = [self._new(job, places[job.id]) for job in asked]
-            if dispatched:
-                rows = [(*row, *_dispatched(job)) for row, job in zip(rows, asked, strict=True)]
+            rows = [self._new(job, places[job.id], dispatched=dispatched) for job in asked]
             made = await tx.many(query, rows)
             keyed = [job for job in asked if job.dedupe_key is not None]
             if made == len(asked):
@@ -61,7 +58,8 @@ class JobStore:
             found = await tx.all("live_by_keys", keys=[job.dedupe_key for job in keyed])
             live |= {row["dedupe_key"]: JobId(row["id"]) for row in found}
             asked = [job for job in keyed if job.dedupe_key not in live]  # the job with that key has just ended
-        return [_enqueued(job, live) for job in jobs]
+        found_ids = [live.get(job.dedupe_key, job.id) for job in jobs]
+        return [Enqueued(one, duplicate=one != job.id) for one, job in zip(found_ids, jobs, strict=True)]
 
     async def lease_one(self, tx: Tx, job_id: JobId, holder: str, ttl: timedelta) -> Lease | None:
         """Grant this job if it is pending."""
@@ -181,44 +179,10 @@ class JobStore:
         rows = await tx.all("lost_jobs", ids=locked) if locked else []
         return [lost for lost in map(_lost, rows) if lost.epoch == epochs[lost.id]]
 
-    async def repair_quota_counts(self, tx: Tx) -> None:
-        """Make the counts of limited quota keys match the jobs that are locked. They can differ if a quota is set
-        while jobs are being leased or ended."""
-        await self._quotas.repair(tx)
-
-    async def parked_in(self, tx: Tx, limit: int) -> list[str]:
-        """Return those of the next `limit` quota keys with parked jobs that are below their limit now. Each call
-        continues where the last one stopped, and starts over at the end."""
-        keys = list[str]()
-        while len(keys) < limit:
-            self._unparked = await tx.value("first_parked", after=self._unparked) or ""
-            if not self._unparked:
-                break
-            keys.append(self._unparked)
-        return await self._quotas.with_capacity(tx, keys) if keys else []
-
-    async def unpark(self, tx: Tx, key: str) -> int:
-        """Unpark as many jobs of a quota key as its limit allows; returns how many. Call it in a separate commit: it
-        locks the quota key, and after that a commit may wait only for locks on hosts."""
-        return await self._quotas.unpark(tx, key)
-
     async def freshest_lease(self, tx: Tx) -> timedelta | None:
         """Return the time left on the node lease that ends last; negative if it has expired, None if there is none."""
         left = await tx.value("freshest_lease")
         return None if left is None else timedelta(microseconds=left)
-
-    async def lost(self, tx: Tx, fence: Fence) -> LostJob | None:
-        """Return the current state of that grant, locked against any other move; None if it is over."""
-        # Two statements: the second sees what the commit that we waited for has settled.
-        if await tx.one("lock_job", id=fence.job_id, epoch=fence.epoch) is None:
-            return None
-        row = await tx.one("lost_job", id=fence.job_id, epoch=fence.epoch)
-        return None if row is None else _lost(row)
-
-    async def still_expired(self, tx: Tx, fence: Fence) -> bool:
-        """Return whether that grant is still locked and its lease has expired, decided under the lock that `move`
-        needs."""
-        return await tx.one("still_expired", id=fence.job_id, epoch=fence.epoch) is not None
 
     async def jobs_of_run(self, tx: Tx, run_id: str) -> list[Job]:
         return [job_of(row) for row in await tx.all("jobs_of_run", run_id=run_id)]
@@ -232,33 +196,17 @@ class JobStore:
         row = await tx.one("live_jobs_of_run", run_id=run_id)
         return (row["pending"], row["locked"]) if row else (0, 0)
 
-    def _new(self, job: NewJob, place: int) -> tuple[Any, ...]:
+    def _new(self, job: NewJob, place: int, *, dispatched: bool) -> tuple[Any, ...]:
         quota_keys = orjson.dumps(job.quota_keys).decode() if job.quota_keys else None
-        what = (
-            job.id,
-            job.kind,
-            job.capability,
-            job.host,
-            job.run_id,
-            job.payload,
-            job.lane,
-            job.dedupe_key,
-            quota_keys,
-        )
         lock_ttl = None if job.lock_ttl is None else span(job.lock_ttl)
-        return (*what, job.priority, job.not_before, job.max_attempts, lock_ttl, place, self._ageing)
-
-
-def _dispatched(job: NewJob) -> tuple[Any, ...]:
-    offer = (None, None) if job.offer is None else (job.offer.session, span(job.offer.ttl))
-    return (*offer, job.dispatch)
-
-
-def _enqueued(job: NewJob, live: dict[str | None, JobId]) -> Enqueued:
-    if job.dedupe_key is None:
-        return Enqueued(job.id)
-    found = live[job.dedupe_key]
-    return Enqueued(found, duplicate=found != job.id)
+        row = (
+            *(job.id, job.kind, job.capability, job.host, job.run_id, job.payload, job.lane, job.dedupe_key),
+            *(quota_keys, job.priority, job.not_before, job.max_attempts, lock_ttl, place, self._ageing),
+        )
+        if not dispatched:
+            return row
+        offer = (None, None) if job.offer is None else (job.offer.session, span(job.offer.ttl))
+        return (*row, *offer, job.dispatch)
 
 
 def _lost(row: Any) -> LostJob:

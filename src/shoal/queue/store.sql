@@ -156,13 +156,6 @@ FROM job WHERE run_id = :run_id ORDER BY created_at, id;
 SELECT count(CASE WHEN state = 'pending' THEN 1 END) AS pending, count(CASE WHEN state = 'locked' THEN 1 END) AS locked
 FROM job WHERE run_id = :run_id AND finished_at IS NULL;
 
--- name: lost_job
--- Return a grant that is still locked, with what is needed to return its job.
-SELECT id, kind, run_id, lease_epoch AS epoch, attempts, max_attempts, crash_count, lease_holder,
-       CASE WHEN lock_ttl IS NOT NULL THEN max_attempts - 1 END AS max_retry,
-       (SELECT g.settled FROM job_grant AS g WHERE g.job_id = job.id AND g.epoch = job.lease_epoch) AS settled
-FROM job WHERE id = :id AND lease_epoch = :epoch AND CASE WHEN state = 'locked' THEN TRUE ELSE FALSE END;
-
 -- name: newest_jobs
 -- Return jobs that match, newest first, older than one, among the next :scan. Without one, start from the newest: no
 -- text sorts after all others in every collation, but a prefix of the highest character does.

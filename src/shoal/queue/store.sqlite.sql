@@ -102,20 +102,12 @@ RETURNING id, lease_epoch AS epoch, kill_at <= shoal_now() AS kill;
 -- Return whether a grant is still valid; the write lock keeps it valid until the transaction ends.
 SELECT 1 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch;
 
--- name: still_expired
--- Return whether a grant is still locked and expired.
-SELECT 1 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch AND lease_until < shoal_now();
-
 -- name: make_due
 -- Mark jobs whose time has come as due.
 UPDATE job SET due = 1
 WHERE id IN (SELECT id FROM job WHERE state = 'pending' AND due = 0 AND not_before <= shoal_now()
              ORDER BY not_before LIMIT :limit)
 RETURNING id, host;
-
--- name: lock_job
--- Return whether a grant is still locked. The write lock is held already.
-SELECT 1 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch;
 
 -- name: lock_quota_keys
 -- The write lock is held already, so no other transaction counts.

@@ -6,7 +6,7 @@ import resource
 import sys
 import traceback
 from collections.abc import Awaitable, Callable
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable, LeaseLost, ShoalError, StorageFull
@@ -15,7 +15,7 @@ from shoal.base.settings import QueueSettings
 from shoal.base.signals import Signal, Signals
 from shoal.crawl.lifecycle.transitions import CrawlEnded, CrawlMoved
 from shoal.crawl.states import TERMINAL
-from shoal.queue.job import Fence, Lease, node_of
+from shoal.queue.job import Lease, node_of
 from shoal.queue.moves import JobMoved, JobsMoved
 from shoal.queue.queue import Queue
 from shoal.web.renderer import LocalBrowsers
@@ -45,11 +45,11 @@ from shoal.work.ipc import (
     orders,
 )
 from shoal.work.leases import LeaseValidity
-from shoal.work.page_job_loop import JobExecutor, JobTask, LoopCallbacks, PageJobLoop
+from shoal.work.page_job_loop import LoopCallbacks, PageJobLoop
 from shoal.work.worker_context import StoreOutOfReach
 
-T = TypeVar("T", bound=JobTask)
-R = TypeVar("R")
+if TYPE_CHECKING:
+    from shoal.page_jobs.executor import PageJobExecutor
 
 TICK_SECONDS = 0.5
 
@@ -61,7 +61,7 @@ class ChildRefused(Signal, frozen=True, kw_only=True):
     error: str
 
 
-class ChildWork(Protocol):
+class ChildRole(Protocol):
     """What a child does: it runs one job after the other, or keeps page jobs running."""
 
     def obey(self, order: Order) -> None: ...
@@ -77,10 +77,10 @@ class Child:
     """Serves the worker: obeys it until the end of stdin, and reports at regular intervals."""
 
     def __init__(
-        self, work: ChildWork, settings: QueueSettings, clock: Clock, signals: Signals, browsers: LocalBrowsers
+        self, role: ChildRole, settings: QueueSettings, clock: Clock, signals: Signals, browsers: LocalBrowsers
     ) -> None:
         signals.subscribe(_relay)
-        self._work = work
+        self._role = role
         self._clock = clock
         self._tick_seconds = min(TICK_SECONDS, settings.extend_every.total_seconds() / 2)
         self._browsers = browsers
@@ -95,18 +95,18 @@ class Child:
                 self._obey(orders.decode(line))
         finally:
             ticking.cancel()
-            self._work.cancel()
+            self._role.cancel()
 
     def _obey(self, order: Order | None) -> None:
         if isinstance(order, RestartBrowsers):
             if self._restarting is None or self._restarting.done():  # else the one under way answers this, too
                 self._restarting = asyncio.create_task(self._restart_browsers())
         elif order is not None:
-            self._work.obey(order)
+            self._role.obey(order)
 
     async def _tick(self) -> None:
         while True:
-            _send(self._work.status())
+            _send(self._role.status())
             self._report_browsers()
             await self._clock.sleep(self._tick_seconds)
 
@@ -151,7 +151,7 @@ class RunningJob(Protocol):
 Runner = Callable[[Lease, Callable[[], bool]], Awaitable[RunningJob]]
 
 
-class RunWork:
+class RunsRole:
     """Runs one job at a time, as the worker sends them."""
 
     def __init__(self, runner: Runner, settings: QueueSettings, clock: Clock) -> None:
@@ -217,15 +217,17 @@ class RunWork:
         _send(done)
 
 
-class PageWork(Generic[T, R]):
+class PagesRole:
     """Leases, runs and settles page jobs, and reports which leases to extend."""
 
-    def __init__(self, executor: JobExecutor[T, R], queue: Queue, slots: int, holder: str, signals: Signals) -> None:
+    def __init__(self, executor: "PageJobExecutor", queue: Queue, slots: int, holder: str, signals: Signals) -> None:
         self._holder = holder
         self._signals = signals
         self._version = 0
         self._working: asyncio.Task[None] | None = None
-        callbacks = LoopCallbacks(leased=self._send_status, alone=_send_alone, error=self._report_error)
+        callbacks = LoopCallbacks(
+            leased=lambda: _send(self.status()), alone=lambda fence: _send(Alone(fence)), error=self._report_error
+        )
         self._loop = PageJobLoop(executor, queue, slots, holder, callbacks)
 
     def obey(self, order: Order) -> None:
@@ -270,19 +272,12 @@ class PageWork(Generic[T, R]):
             os._exit(1)  # the worker returns the jobs we held and starts another child
         _send(Done(LEFT))
 
-    def _send_status(self) -> None:
-        _send(self.status())
-
     def _report_error(self, doing: str, error: Exception) -> None:
         if isinstance(error, StorageFull):
             _send(Full(error.storage, error.message))
             return
         node = node_of(self._holder)
         self._signals.emit(StoreOutOfReach(node_id=node, doing=doing, error=str(error)))
-
-
-def _send_alone(fence: Fence | None) -> None:
-    _send(Alone(fence))
 
 
 def _relay(signal: Signal) -> None:

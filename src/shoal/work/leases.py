@@ -84,11 +84,11 @@ class LeaseRenewer:
 DEADLINE_PART = 0.5  # one extension may take this share of a lease's term
 
 
-class LeaseHolders(Protocol):
-    """A part of a worker that holds leases."""
+class HeldLeases(Protocol):
+    """The leases that a part of a worker holds."""
 
     def fences(self) -> list[Fence]:
-        """The leases to extend."""
+        """Return which leases to extend."""
         ...
 
     def on_extended(self, requested: Sequence[Fence], result: Extended) -> None:
@@ -97,18 +97,18 @@ class LeaseHolders(Protocol):
 
 
 class LeaseHeartbeat:
-    """Extends the leases of all holders at regular intervals until it is cancelled."""
+    """Extends the leases of all parts at regular intervals until it is cancelled."""
 
     def __init__(
         self,
         queue: Queue,
         clock: Clock,
-        lease_holders: Sequence[LeaseHolders],
+        held: Sequence[HeldLeases],
         on_error: Callable[[str, Exception], None],
     ) -> None:
         self._queue = queue
         self._clock = clock
-        self._lease_holders = lease_holders
+        self._held = held
         self._on_error = on_error
         self._extending: set[asyncio.Task[None]] = set()
 
@@ -118,10 +118,10 @@ class LeaseHeartbeat:
         while True:
             await self._clock.sleep(due_at - self._clock.monotonic())
             due_at = self._clock.monotonic() + every_seconds  # a slow extension does not delay the next one
-            for lease_holder in self._lease_holders:
+            for held in self._held:
                 # Each by itself: a lease that cannot be extended just now must not cost the others theirs.
-                if fences := lease_holder.fences():
-                    await self._try(self._extend(lease_holder, fences))
+                if fences := held.fences():
+                    await self._try(self._extend(held, fences))
 
     async def _try(self, extension: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(extension)
@@ -134,13 +134,13 @@ class LeaseHeartbeat:
         finally:
             task.cancel()  # without waiting for its end: on a connection that fell silent, that takes seconds more
 
-    async def _extend(self, lease_holder: LeaseHolders, fences: list[Fence]) -> None:
+    async def _extend(self, held: HeldLeases, fences: list[Fence]) -> None:
         try:
             result = await self._queue.extend(fences)
         except Exception as error:  # the heartbeat must survive any single failure
             self._on_error("renewing leases", error)
         else:
-            lease_holder.on_extended(fences, result)
+            held.on_extended(fences, result)
 
 
 POLL_SECONDS = 0.2

@@ -4,6 +4,7 @@ import asyncio
 import os
 import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -82,13 +83,15 @@ class NodeAgent:
 
     async def measure(self) -> NodeStatus:
         """Return the status of the worker now."""
+        with suppress(ShoalError):  # while the store is out of reach, the last depth counts; others report that
+            self._depth = await self._lane_depth()
         worker, now = self._worker(), self._clock.monotonic()
         status, (recent, success_rate, latency) = worker.status, worker.tasks.recent()
         cpu_percent, memory = self._usage(now)
         return NodeStatus(
             max_concurrency=status.run_capacity,
             active_tasks=status.active_runs,
-            queue_depth=await self._measure_depth(),
+            queue_depth=self._depth,
             success_rate=success_rate,
             avg_latency_seconds=latency,
             is_proxy_mode=self._is_proxy_mode,
@@ -157,11 +160,3 @@ class NodeAgent:
         # A child that is being reaped may be missing from both sums for a moment.
         seconds = max(0.0, used.cpu_seconds - before.cpu_seconds)
         return 100 * seconds / (now - since) if now > since else 0.0, used.memory_bytes
-
-    async def _measure_depth(self) -> int:
-        """Return the depth of the private lane; while the store is out of reach, the last one known."""
-        try:
-            self._depth = await self._lane_depth()
-        except ShoalError:  # reported by everything else that the worker does with the store
-            return self._depth
-        return self._depth

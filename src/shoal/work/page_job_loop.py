@@ -1,14 +1,14 @@
 """In the child: the loop that keeps its page slots full. It leases jobs in batches, hands them to the fetch pool and
 settles them together.
 
-The worker extends the leases. A `JobExecutor` knows what the jobs are and stores their results.
+The worker extends the leases. The executor knows what the jobs are and stores their results.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -18,25 +18,17 @@ from shoal.base.parsing import show_duration
 from shoal.egress import Cancellable
 from shoal.hosts.rate import FetchRate, changed
 from shoal.hosts.robots_cache import RobotsRules
-from shoal.hosts.throttle import ThrottleTracker
 from shoal.queue.job import Fence, Lease
 from shoal.queue.queue import Queue
 from shoal.queue.states import STALLED
-from shoal.web.fetch_pool import Admitted, FetchPool, PoolTask, WindowSize
-from shoal.web.page_fetcher import Fetched, RedirectChain
+from shoal.web.fetch_pool import Admitted, FetchPool, WindowSize
+from shoal.web.page_fetcher import Fetched
 from shoal.work.leases import LeaseValidity
 
+if TYPE_CHECKING:
+    from shoal.page_jobs.executor import Outcome, PageJobExecutor
+    from shoal.page_jobs.leasing import PageTask
 
-class JobTask(PoolTask, Protocol):
-    """A leased job in the fetch pool."""
-
-    lease: Lease
-    chain: RedirectChain | None  # set once it was redirected
-    started_at: float  # when its first request was started; 0: not yet
-
-
-T = TypeVar("T", bound=JobTask)
-R = TypeVar("R")
 
 BATCH = 100  # results that are settled at once, however recent the last commit was
 BATCH_BYTES = 16_000_000  # of results that are settled at once, or one result; if more wait, no job starts
@@ -55,52 +47,6 @@ def holder_of(worker: str, pid: int) -> str:
     return f"{worker}/pages/{pid}"
 
 
-class JobExecutor(Protocol[T, R]):
-    """Knows what page jobs are to the fetch pool, settles many at once and leases the next ones. Used from one event
-    loop only. A problem with the page is part of a result; an exception counts as a failed attempt."""
-
-    throttle: ThrottleTracker
-    connections: int  # per host
-
-    def admit(self, task: T) -> Admitted | R:
-        """Return when a job whose slot has come may start, or its result if it needs no request."""
-        ...
-
-    def robots_of(self, task: T) -> RobotsRules:
-        """Return the robots.txt rules that an admitted job waits for."""
-        ...
-
-    def start(self, task: T, send_by: float, done: Callable[[Fetched], None]) -> Cancellable:
-        """Send the request of a job by this time, and call `done` once, unless cancelled first."""
-        ...
-
-    def read(self, task: T, fetched: Fetched) -> R | Awaitable[R] | None:
-        """Return the result of a response, or what awaits it; None if the job needs a slot at another host."""
-        ...
-
-    async def find_slot(self, task: T) -> R | None:
-        """Reserve the slot that a redirected job needs; return its result if there is none."""
-        ...
-
-    def put_off(self, task: T, wait_seconds: float) -> R:
-        """Return the result of a job that may not start for this time."""
-        ...
-
-    def size_of(self, result: R) -> int:
-        """Return how many bytes of content a result has, as it is stored."""
-        ...
-
-    async def settle(self, results: Sequence[R], holder: str, want: int) -> list[T]:
-        """In one commit: store the results, end or return their jobs, and lease up to `want` more for `holder`. A
-        result whose lease was lost is dropped; the others count. If the store fails, nothing is stored and the same
-        results are passed again. Without results it only leases; with `want` 0 it only settles."""
-        ...
-
-    def close(self) -> None:
-        """Release all resources."""
-        ...
-
-
 class LoopCallbacks(Struct, frozen=True, kw_only=True):
     """Callbacks through which the loop notifies the child that runs it."""
 
@@ -109,7 +55,7 @@ class LoopCallbacks(Struct, frozen=True, kw_only=True):
     error: Callable[[str, Exception], None]  # the store could not do this
 
 
-class PageJobLoop(Generic[T, R]):
+class PageJobLoop:
     """Keeps the slots full. The faster jobs finish, the more are leased ahead, so that each commit covers more of them.
 
     Implements `shoal.web.fetch_pool.PoolCaller`. A job that lost a worker before (a suspect) runs by itself: if it
@@ -118,7 +64,7 @@ class PageJobLoop(Generic[T, R]):
 
     def __init__(
         self,
-        executor: JobExecutor[T, R],
+        executor: "PageJobExecutor",
         queue: Queue,
         slots: int,
         holder: str,
@@ -132,13 +78,13 @@ class PageJobLoop(Generic[T, R]):
         self._holder = holder
         self._clock: Clock = executor.throttle.clock
         self._callbacks = callbacks
-        self._pool: FetchPool[T] = FetchPool(WindowSize(slots, executor.connections), self, executor.throttle)
-        self._tasks: dict[Fence, T] = {}  # leased, without a result
+        self._pool: FetchPool[PageTask] = FetchPool(WindowSize(slots, executor.connections), self, executor.throttle)
+        self._tasks: dict[Fence, PageTask] = {}  # leased, without a result
         self._working: dict[Fence, asyncio.Task[None]] = {}  # jobs that are rendered, or get the slot of a redirect
-        self._suspects: deque[T] = deque()
-        self._suspect: T | None = None  # the one that is in the pool
-        self._results: list[tuple[Fence, R]] = []
-        self._settling: list[tuple[Fence, R]] = []  # in the commit that is under way
+        self._suspects: deque[PageTask] = deque()
+        self._suspect: PageTask | None = None  # the one that is in the pool
+        self._results: list[tuple[Fence, Outcome]] = []
+        self._settling: list[tuple[Fence, Outcome]] = []  # in the commit that is under way
         self._result_bytes = 0  # of all results that are not stored yet
         self._first_result_at = 0.0
         self._changed = asyncio.Event()
@@ -148,7 +94,9 @@ class PageJobLoop(Generic[T, R]):
         self._poll_at = 0.0  # when to ask for jobs even without a nudge
         self._nudged = False  # since the last request for jobs
         self._paused = False
-        self._is_leasing = False  # a commit that may lease is under way
+        self._leased = asyncio.Event()  # set unless a commit that may lease is under way
+        self._leased.set()
+        self._hand_back: str | None = None  # why the jobs of that commit are handed back
         self._leave_at: float | None = None
         self._finish_first = False
         self._changes: set[asyncio.Task[None]] = set()  # changes of single jobs, such as a failed attempt
@@ -187,7 +135,7 @@ class PageJobLoop(Generic[T, R]):
     @property
     def is_changing(self) -> bool:
         """Return whether a commit is under way that may lease jobs or hand them back."""
-        return self._is_leasing or bool(self._changes)
+        return not self._leased.is_set() or bool(self._changes)
 
     def nudge(self) -> None:
         """Ask for jobs now: one may be waiting."""
@@ -222,7 +170,7 @@ class PageJobLoop(Generic[T, R]):
         if self._suspect is not None and self._suspect.lease.fence in lost:
             self._end_suspect()
 
-    def hand_back(self, task: T, wait_seconds: float) -> None:
+    def hand_back(self, task: "PageTask", wait_seconds: float) -> None:
         """Take a job from the pool that may not start: after a redirect it needs another slot, else it is put off."""
         if task.chain is not None and not wait_seconds:
             self._work_on(task, self._follow(task))
@@ -230,7 +178,8 @@ class PageJobLoop(Generic[T, R]):
             self._report(task, self._executor.put_off(task, wait_seconds))
 
     def return_unstarted(self, reason: str) -> None:
-        """Hand back the jobs that have not started."""
+        """Hand back the jobs that have not started, and those that the commit under way leases."""
+        self._hand_back = None if self._leased.is_set() else reason
         self._release([*self._pool.withdraw(), *self._suspects], reason)
         self._suspects.clear()
         self._changed.set()
@@ -260,23 +209,23 @@ class PageJobLoop(Generic[T, R]):
     def is_out_of_reach(self) -> bool:
         return False
 
-    def admit(self, task: T) -> Admitted | None:
+    def admit(self, task: "PageTask") -> Admitted | None:
         admitted = self._executor.admit(task)
         if isinstance(admitted, Admitted):
             return admitted
         self._report(task, admitted)
         return None
 
-    def robots_of(self, task: T) -> RobotsRules:
+    def robots_of(self, task: "PageTask") -> RobotsRules:
         return self._executor.robots_of(task)
 
-    def start(self, task: T, send_by: float, done: Callable[[Fetched], None]) -> Cancellable:
+    def start(self, task: "PageTask", send_by: float, done: Callable[[Fetched], None]) -> Cancellable:
         if not task.started_at:
             task.started_at = self._clock.monotonic()
         self._changed.set()
         return self._executor.start(task, send_by, done)
 
-    def fetched(self, task: T, fetched: Fetched) -> None:
+    def fetched(self, task: "PageTask", fetched: Fetched) -> None:
         outcome = self._executor.read(task, fetched)
         if outcome is None:
             self._work_on(task, self._follow(task))
@@ -285,7 +234,7 @@ class PageJobLoop(Generic[T, R]):
         else:
             self._report(task, outcome)
 
-    def failed(self, task: T | None, error: Exception) -> None:
+    def failed(self, task: "PageTask | None", error: Exception) -> None:
         if task is None:
             self._error = error
         elif self._forget(task):
@@ -299,7 +248,7 @@ class PageJobLoop(Generic[T, R]):
                 self._change_soon(self._queue.fail(task.lease, reason))
         self._changed.set()
 
-    async def _follow(self, task: T) -> None:
+    async def _follow(self, task: "PageTask") -> None:
         """Get the slot that a redirect needs, and give the job back to the pool."""
         result = await self._executor.find_slot(task)
         self._working.pop(task.lease.fence, None)
@@ -308,11 +257,11 @@ class PageJobLoop(Generic[T, R]):
         elif task.lease.fence in self._tasks:
             self._pool.accept([task])
 
-    async def _await_result(self, task: T, result: Awaitable[R]) -> None:
+    async def _await_result(self, task: "PageTask", result: "Awaitable[Outcome]") -> None:
         self._report(task, await result)
         self._pool.fill()
 
-    def _work_on(self, task: T, work: Coroutine[object, object, None]) -> None:
+    def _work_on(self, task: "PageTask", work: Coroutine[object, object, None]) -> None:
         """Continue with a job outside the pool; it still occupies its slot."""
         fence = task.lease.fence
 
@@ -326,7 +275,7 @@ class PageJobLoop(Generic[T, R]):
         working = self._working[fence] = asyncio.create_task(work)
         working.add_done_callback(on_done)
 
-    def _report(self, task: T, result: R) -> None:
+    def _report(self, task: "PageTask", result: "Outcome") -> None:
         """Keep the result of a job for the next commit, unless its lease was lost."""
         if not self._forget(task):
             return
@@ -340,7 +289,7 @@ class PageJobLoop(Generic[T, R]):
             self._job_seconds += (seconds - self._job_seconds) * LEARNED_PART if self._job_seconds else seconds
         self._changed.set()
 
-    def _forget(self, task: T) -> bool:
+    def _forget(self, task: "PageTask") -> bool:
         """Forget a job that has ended; return whether it was still ours."""
         self._working.pop(task.lease.fence, None)
         known = self._tasks.pop(task.lease.fence, None) is not None
@@ -366,30 +315,41 @@ class PageJobLoop(Generic[T, R]):
             return
         want = self._want()
         size = self._split_results()
-        settled = len(self._settling)
-        self._nudged = False
-        self._is_leasing = want > 0
         try:
-            tasks = await self._executor.settle([result for _, result in self._settling], self._holder, want)
+            tasks = await self._settle_and_lease(want)
         except ShoalError as error:
-            self._is_leasing = False
             self._results = self._settling + self._results
             self._settling = []
             self._callbacks.error("storing results of page jobs", error)
             await self._clock.sleep(STORE_RETRY_SECONDS)
             return
-        self._is_leasing = False
+        self._batch = max(len(self._settling), self._batch // 2)
         self._settling = []
         self._result_bytes -= size
         now = self._clock.monotonic()
         if not self.held:
             self._validity.renew(now)  # these leases are new; only our parent knows about older ones
-        self._batch = max(settled, self._batch // 2)
         empty = len(tasks) < want and not self._nudged  # a job may have been added after the store was asked
         self._poll_at = now + self._poll_seconds if empty else 0.0
+        self._accept(tasks)
+
+    async def _settle_and_lease(self, want: int) -> "list[PageTask]":
+        self._nudged, self._hand_back = False, None
+        if want:
+            self._leased.clear()
+        try:
+            return await self._executor.settle([result for _, result in self._settling], self._holder, want)
+        finally:
+            self._leased.set()
+
+    def _accept(self, tasks: "list[PageTask]") -> None:
+        """Give leased jobs to the pool, the suspects later, or hand them back if that was asked for meanwhile."""
         self._tasks |= {task.lease.fence: task for task in tasks}
         if tasks:
             self._callbacks.leased()  # a job that blocks this loop must not cost the others their leases
+        if self._hand_back is not None:
+            self._release(tasks, self._hand_back)
+            return
         self._suspects.extend(task for task in tasks if task.lease.crash_count)
         self._pool.accept([task for task in tasks if not task.lease.crash_count])
 
@@ -469,10 +429,14 @@ class PageJobLoop(Generic[T, R]):
                     self._cancel(task.lease.fence)
                 self._release(left, "shutdown")
 
-    def _release(self, tasks: Sequence[T], reason: str) -> None:
+    def _release(self, tasks: "Sequence[PageTask]", reason: str) -> None:
         for task in tasks:
             if self._forget(task):
-                self._change_soon(self._queue.release(task.lease, reason))
+                self._change_soon(self._release_after_lease(task.lease, reason))
+
+    async def _release_after_lease(self, lease: Lease, reason: str) -> None:
+        await self._leased.wait()  # the commit under way would lease the job again
+        await self._queue.release(lease, reason)
 
     def _change_soon(self, change: Awaitable[object]) -> None:
         """Change a job in the background."""

@@ -8,7 +8,6 @@ supports that.
 import fcntl
 import os
 import signal
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,7 +30,8 @@ class PidFile:
         self.node_id = node_id
         self._file = file
         self._children: dict[int, str] = {}
-        self.previous: int | None = self._find_previous()  # pid of the last worker of this name; it has ended
+        pids = [int(pid) for name, pid in self._entries() if name == WORKER and pid.isdecimal()]
+        self.previous = pids[0] if pids else None  # pid of the last worker of this name; it has ended
 
     def add(self, pid: int) -> None:
         self._children[pid] = started(pid)
@@ -43,7 +43,8 @@ class PidFile:
 
     def reap(self) -> list[int]:
         """Kill the children that the previous worker of this name left behind, and return their pids."""
-        left = [pid for pid, began in self._read() if began not in ("", "?") and started(pid) == began]
+        known = [(int(pid), began) for pid, began in self._entries() if pid.isdecimal()]
+        left = [pid for pid, began in known if began not in ("", "?") and started(pid) == began]
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -55,20 +56,10 @@ class PidFile:
             os.close(self._file)
             self._file = None
 
-    def _read(self) -> Iterator[tuple[int, str]]:
-        for pid, began in self._lines():
-            if pid.isdecimal():
-                yield int(pid), began
-
-    def _find_previous(self) -> int | None:
-        pids = [int(pid) for name, pid in self._lines() if name == WORKER and pid.isdecimal()]
-        return pids[0] if pids else None
-
-    def _lines(self) -> Iterator[tuple[str, str]]:
+    def _entries(self) -> list[tuple[str, str]]:
         text = b"" if self._file is None else os.pread(self._file, 1 << 20, 0)
-        for line in text.decode(errors="replace").splitlines():
-            first, _, rest = line.partition(" ")
-            yield first, rest
+        lines = [line.partition(" ") for line in text.decode(errors="replace").splitlines()]
+        return [(first, rest) for first, _, rest in lines]
 
     def _write(self) -> None:
         if self._file is None:

@@ -1,4 +1,4 @@
-"""What the parts of a worker share: its context, the window of its tasks, and a watch over its storage."""
+"""What the parts of a worker share: its context, its recent tasks, and a watch over its storage."""
 
 import asyncio
 from collections import deque
@@ -14,7 +14,7 @@ from shoal.queue.job import Lease
 from shoal.queue.queue import Queue
 from shoal.work.child_handle import ChildSpawner
 
-WINDOW_SECONDS = 300.0
+RECENT_SECONDS = 300.0
 STEP_SECONDS = 1.0  # tasks that end within it are one entry
 
 
@@ -46,7 +46,7 @@ class RecentTasks:
         return count, done / count if count else 1.0, seconds / timed if timed else 0.0
 
     def _forget(self, now: float) -> None:
-        while self._entries and now - self._entries[0][0] > WINDOW_SECONDS:
+        while self._entries and now - self._entries[0][0] > RECENT_SECONDS:
             self._entries.popleft()
 
 

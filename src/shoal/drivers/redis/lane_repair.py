@@ -112,8 +112,10 @@ class LaneRepairs:
         the database would look at all of them first."""
         rows = await tx.all("job_hosts_after", number=self._host_cursor, limit=BATCH)
         self._host_cursor = rows[-1]["number"] if len(rows) == BATCH else 0
-        if idle := [row["number"] for row in rows if not row["waits"]]:
-            await tx.execute("drop_idle_job_hosts", numbers=idle)
+        idle = [row["number"] for row in rows if not row["waits"]]
+        # Two statements: the second sees a job whose commit had locked the row of its host before us (0030).
+        if idle and (locked := [row["number"] for row in await tx.all("lock_job_hosts", numbers=idle)]):
+            await tx.execute("drop_idle_job_hosts", numbers=locked)
 
     async def _after(self, tx: Tx, cursor: Cursor) -> list[Any]:
         lane, kind, capability, rank, job_id = cursor

@@ -213,7 +213,7 @@ class RedisLanes:
         # They left their lanes before this commit: a rollback returns them, a dead process after five seconds (0045).
         tx.after_rollback(partial(self._server.give_back, popped))
         # An id is only a hint: by now its job may have been leased through the table, or cancelled (0045).
-        result = await self._sql.pop_by_rank(tx, turn, Candidates(named=popped))
+        result = await self._sql.pop_among(tx, turn, Candidates(named=popped))
         tx.on_commit(lambda: self._server.decide(popped))
         self._forget(tx, [lease for lease in result.leases if lease.fence.job_id not in popped])
         return result
