@@ -113,8 +113,9 @@ def load(
         for section, kind in SECTIONS.items()
     }
     slices["database"].setdefault("data_dir", data_dir(env))
-    settings = Settings(**{section: kind(**slices[section]) for section, kind in SECTIONS.items()})
-    return LoadedSettings(settings, {name: given[name].source if name in given else "default" for name in CATALOGUE})
+    sections: dict[str, Any] = {section: kind(**slices[section]) for section, kind in SECTIONS.items()}
+    sources = {name: given[name].source if name in given else "default" for name in CATALOGUE}
+    return LoadedSettings(Settings(**sections), sources)
 
 
 def find_toml(env: Mapping[str, str]) -> Path | None:

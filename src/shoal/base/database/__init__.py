@@ -86,6 +86,30 @@ class Tx(Protocol):
 Work = Callable[[Tx], Awaitable[T]]
 
 
+class Effects:
+    """What a unit of work wants done after it. The drivers' transactions keep it."""
+
+    __slots__ = ("callbacks", "calls", "later", "undo_calls")
+
+    def __init__(self) -> None:
+        self.callbacks: list[Callback] = []
+        self.calls: list[Call] = []
+        self.undo_calls: list[Call] = []
+        self.later: list[Work[Any]] = []
+
+    def on_commit(self, callback: Callback) -> None:
+        self.callbacks.append(callback)
+
+    def after_commit(self, call: Call) -> None:
+        self.calls.append(call)
+
+    def after_rollback(self, call: Call) -> None:
+        self.undo_calls.append(call)
+
+    def afterwards(self, work: Work[Any]) -> None:
+        self.later.append(work)
+
+
 class Database(Protocol):
     """A store of record. A unit of work awaits nothing but its transaction and changes nothing else: the driver may run
     it on another thread, together with other units, and again after a conflict. Effects go into `Tx.on_commit`."""
