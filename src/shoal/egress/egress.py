@@ -8,17 +8,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from shoal.base.clock import Clock, SystemClock
 from shoal.base.url import Url, UrlRefusal, origin
 from shoal.egress.address import AddressRefusal, AddressRule, Proxy, Route, endpoint, literal, pin
 from shoal.egress.exchange import LATE, Failure, Limits, Outcome, Request
-from shoal.egress.redirect import URLS, AtHop, Cancellable, RedirectFollower
+from shoal.egress.redirect import URLS, AtHop, Cancellable, Done, RedirectFollower
 from shoal.egress.resolver import Answer, Resolver
 
 if TYPE_CHECKING:
     from shoal.egress.curl_handle import CurlHandle
-
-Done = Callable[[Outcome], None]
 
 _ROUTE_SECONDS: Final = 60.0
 _MOST_ROUTES: Final = 10_000
@@ -40,11 +40,8 @@ class Egress:
         clock: Clock | None = None,
         resolver: Resolver | None = None,
         proxy: Proxy | None = None,
-        ca_file: str | None = None,
     ) -> None:
-        from shoal.egress.curl import machine_ca_file  # libcurl, which a process without an egress does not load
-        from shoal.egress.curl_handle import TransportOptions
-        from shoal.egress.transport import Transport
+        from shoal.egress.transport import Transport  # libcurl, which a process without an egress does not load
 
         self.rule = rule
         self.limits = limits
@@ -54,13 +51,7 @@ class Egress:
         self._routes: dict[str, Route] = {}
         self._waiting: set[Exchange] = set()
         self._is_closed = False
-        self._transport = Transport(
-            TransportOptions(
-                ca_file=ca_file or machine_ca_file(),
-                proxy=proxy.url if proxy else "",
-                proxy_login=proxy.login if proxy else "",
-            )
-        )
+        self._transport = Transport(proxy)
 
     def submit(self, request: Request, done: Done) -> "Exchange":
         """Send one request without following redirects."""
@@ -162,10 +153,7 @@ class Egress:
     def _reject(self, exchange: "Exchange", why: AddressRefusal | Failure) -> None:
         from shoal.egress.curl import refused
 
-        if isinstance(why, AddressRefusal):
-            failure = refused(why, exchange.url)
-        else:
-            failure = Failure(why.code, why.message, why.retryable, why.operator_detail, exchange.url)
+        failure = replace(why, url=exchange.url) if isinstance(why, Failure) else refused(why, exchange.url)
         exchange.finish_soon(failure)
 
     def _depart(self, exchange: "Exchange", route: Route) -> None:
