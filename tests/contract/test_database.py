@@ -26,7 +26,7 @@ import pytest
 from msgspec.structs import replace
 
 from shoal.app import database_of
-from shoal.app.schema_watch import SchemaWatch
+from shoal.app.connect import SchemaWatch
 from shoal.base.clock import FakeClock, SystemClock
 from shoal.base.database import Conflict, Database, Tx, queries, sqlite
 from shoal.base.database import queries as migrations

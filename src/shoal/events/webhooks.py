@@ -232,7 +232,7 @@ class TestDelivery:
 
     @property
     def is_delivered(self) -> bool:
-        return self.answer.error is None
+        return self.answer.ok
 
 
 class WebhookTester:

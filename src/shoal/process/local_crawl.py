@@ -12,8 +12,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from shoal.app import App
-from shoal.app.schema_watch import EVERY as SCHEMA_EVERY
-from shoal.app.schema_watch import SchemaWatch
+from shoal.app.connect import SCHEMA_EVERY, SchemaWatch
 from shoal.base.database import Tx
 from shoal.base.errors import LeaseLost, OperatorError, SchemaMismatch, ShoalError, StateConflict
 from shoal.base.service import Service

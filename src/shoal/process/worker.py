@@ -9,9 +9,8 @@ import orjson
 
 from shoal import __version__
 from shoal.app import App, heartbeat_queue, opened
-from shoal.app.file_permissions import file_permission_warning
-from shoal.app.schema_watch import EVERY as SCHEMA_EVERY
-from shoal.app.schema_watch import SchemaWatch
+from shoal.app.connect import SCHEMA_EVERY, SchemaWatch
+from shoal.app.data_folders import file_permission_warning
 from shoal.base.extras import command as command_of
 from shoal.base.extras import is_installed
 from shoal.base.machine import on_stop
@@ -104,11 +103,6 @@ def config_of(loaded: LoadedSettings) -> str:
     return orjson.dumps({"version": __version__, **given}).decode()
 
 
-def _kinds() -> tuple[str, ...]:
-    """Return the kinds of jobs that can run here: analyses need numpy."""
-    return tuple(kind for kind in RUNNERS if kind != "analysis" or is_installed("audit"))
-
-
 def _worker(
     app: App,
     flags: Mapping[str, str | None],
@@ -124,7 +118,7 @@ def _worker(
         node_id=pidfile.node_id,
         holder=f"{pidfile.node_id}/{os.getpid()}",
         lanes=(SHARED_LANE,) if app.settings.grpc.controller is None else (node_lane(pidfile.node_id), SHARED_LANE),
-        kinds=_kinds(),
+        kinds=tuple(kind for kind in RUNNERS if kind != "analysis" or is_installed("audit")),
         queue=app.queue,
         settings=app.settings.work,
         clock=app.clock,
