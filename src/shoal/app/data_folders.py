@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 def body_folder(settings: Settings) -> Path | None:
     """Return the folder of stored bodies; None if they are in an S3-compatible store."""
-    place = settings.bodies.place
-    if place.startswith("s3://"):
-        return None
-    return Path(place) if place else _store_folder(settings.database) / "bodies"
+    return _folder(settings, settings.bodies.place, "bodies")
 
 
 def artifact_folder(settings: Settings) -> Path | None:
     """Return the folder of the files of analyses; None if they are in an S3-compatible store."""
-    place = settings.audit.artifacts
+    return _folder(settings, settings.audit.artifacts, "artifacts")
+
+
+def _folder(settings: Settings, place: str, name: str) -> Path | None:
     if place.startswith("s3://"):
         return None
-    return Path(place) if place else _store_folder(settings.database) / "artifacts"
+    return Path(place) if place else _store_folder(settings.database) / name
 
 
 def journal_folder(settings: Settings) -> Path:

@@ -209,7 +209,8 @@ class Courier:
                 delivery, event = batch.left.popleft()
                 answer = await self._sender.send(batch.webhook.url, batch.secrets, event)
                 batch.sent.append((delivery, answer))
-                batch.all_ok = batch.all_ok and answer.ok
+                if not answer.ok:
+                    batch.all_ok = False
             if self._clock.monotonic() >= until:
                 return
 

@@ -155,6 +155,18 @@ async def await_all(calls: Iterable[Call]) -> None:
             asyncio.get_running_loop().call_exception_handler({"message": CALL_FAILED, "exception": error})
 
 
+def run_to_end(call: Awaitable[T], otherwise: str) -> T:
+    """Return the result of a coroutine that never suspends; raise `RuntimeError` with these words if it does."""
+    coroutine: Any = call
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    coroutine.close()
+    raise RuntimeError(otherwise)
+
+
 def readable(rows: Sequence[Any], *, decoded: bool = False) -> list[Any]:
     """Return the first rows whose contents may be read together, by the column `size`, which is queried before the
     contents; at least one."""

@@ -10,7 +10,7 @@ import os
 import queue
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +20,7 @@ import orjson
 from msgspec.structs import asdict
 
 from shoal.base.clock import Clock
-from shoal.base.database import CALL_FAILED, Effects, Rows, Tx, Work, call_all, queries
+from shoal.base.database import CALL_FAILED, Effects, Rows, Tx, Work, call_all, queries, run_to_end
 from shoal.base.database.clock import ClockAnchor, WallClock, after_boot, store_time
 from shoal.base.errors import BackendUnavailable, BadConfig, StorageFull
 from shoal.base.machine import NO_SPACE, make_private, open_private, try_write
@@ -35,6 +35,7 @@ CACHE_KB = 40_960
 READER_CACHE_KB = 8_192
 CHECKPOINT_PAGES = 16_000  # 64 MB
 FULL_BYTES = 65_536  # a disk with less free space counts as full
+_SUSPENDED = "a unit of work may await nothing but its transaction"
 MAX_UNITS = 64  # per transaction: bounds how long a unit waits for the others
 
 
@@ -108,15 +109,15 @@ class _Unit:
     def run(self, connection: "_Connection") -> None:
         """Run the work to completion, and then the work it deferred."""
         self.effects = tx = SqliteTx(connection)
-        self.result = _run_to_its_end(self.work(cast(Tx, tx)))
+        self.result = run_to_end(self.work(cast(Tx, tx)), _SUSPENDED)
         for later in tx.later:
-            _run_to_its_end(later(cast(Tx, tx)))
+            run_to_end(later(cast(Tx, tx)), _SUSPENDED)
 
     def call(self) -> None:
         """Make the calls to other systems that follow the commit, or the rollback."""
         for call in self.effects.calls if self.error is None else self.effects.undo_calls:
             try:
-                _run_to_its_end(call())
+                run_to_end(call(), _SUSPENDED)
             except Exception as error:  # the unit is over, and the other calls are still made
                 context = {"message": CALL_FAILED, "exception": error}
                 self.loop.call_soon_threadsafe(self.loop.call_exception_handler, context)
@@ -363,7 +364,7 @@ class SqliteDatabase:
             connection.execute(f"PRAGMA cache_size = -{READER_CACHE_KB}")
             connection.execute("BEGIN")
             connection.read_clock()
-            unit.result = _run_to_its_end(unit.work(cast(Tx, SqliteTx(connection))))
+            unit.result = run_to_end(unit.work(cast(Tx, SqliteTx(connection))), _SUSPENDED)
         except BaseException as error:
             unit.error = self._translate(error)
         finally:
@@ -407,16 +408,6 @@ class SqliteDatabase:
 _PERHAPS_FULL = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)  # the WAL or its index could not be created or extended
 _UNRELEASED_FIX = "it was created by an unreleased version of Shoal: move the file away, or use another"
 _PATH_FIX = "use a file in a folder that exists and is writable, as sqlite:////absolute/path.db"
-
-
-def _run_to_its_end(work: Awaitable[Any]) -> Any:
-    unit = cast(Coroutine[Any, Any, Any], work)
-    try:
-        unit.send(None)
-    except StopIteration as stop:
-        return stop.value
-    unit.close()
-    raise RuntimeError("a unit of work may await nothing but its transaction")
 
 
 def _deliver(units: list[_Unit]) -> None:

@@ -108,9 +108,8 @@ FOLDER = Path(__file__).parent / "scripts"
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script, and the name under which the server caches it."""
+    """A script, and the hash under which the server caches it."""
 
-    name: str
     text: str
     sha: str
 
@@ -121,7 +120,7 @@ def load(name: str) -> Script:
     shared = FOLDER / f"{name.partition('_')[0]}.lua"
     if shared.exists():
         text = f"{shared.read_text(encoding='utf-8')}\n{text}"
-    return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+    return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 Value = str | bytes | int | float
