@@ -279,21 +279,13 @@ def read_store_url(value: object) -> str:
     return url
 
 
-def read_service_url(value: object, *schemes: str) -> str:
+def read_service_url(value: object, schemes: tuple[str, ...]) -> str:
     """Parse the address of a network service; empty means none."""
     url = read_text(value)
     if url and url.partition("://")[0] not in schemes:
         raise ValueError("is not a valid URL for this setting")
     _check_network_url(url)
     return url
-
-
-def read_redis_url(value: object) -> str:
-    return read_service_url(value, "redis", "rediss", "unix")
-
-
-def read_http_url(value: object) -> str:
-    return read_service_url(value, "http", "https")
 
 
 def _check_network_url(url: str) -> None:

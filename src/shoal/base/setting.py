@@ -19,14 +19,13 @@ from shoal.base.parsing import (
     read_commands,
     read_duration,
     read_duration_or_inf,
-    read_http_url,
     read_milliseconds,
     read_networks,
     read_node_id,
     read_path,
     read_pause,
     read_proxies,
-    read_redis_url,
+    read_service_url,
     read_size,
     read_store_url,
     read_text,
@@ -216,8 +215,14 @@ StoreUrl = Annotated[
         read_store_url,
     ),
 ]
-RedisUrl = Annotated[str, SettingKind("address", "redis://host:6379/0", read_redis_url)]
-HttpUrl = Annotated[str, SettingKind("address", "http://host:port or https://host", read_http_url)]
+RedisUrl = Annotated[
+    str,
+    SettingKind("address", "redis://host:6379/0", partial(read_service_url, schemes=("redis", "rediss", "unix"))),
+]
+HttpUrl = Annotated[
+    str,
+    SettingKind("address", "http://host:port or https://host", partial(read_service_url, schemes=("http", "https"))),
+]
 FilePath = Annotated[Path | None, SettingKind("path", "the path of a file", read_path)]
 Folder = Annotated[Path, SettingKind("path", "the path of a folder", read_path)]
 NAMES = (

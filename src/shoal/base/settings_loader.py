@@ -70,16 +70,14 @@ class LoadedSettings(Struct, frozen=True):
     sources: Mapping[str, str]
 
     def shown(self) -> list[ShownSetting]:
-        return [
-            self._shown(one, getattr(getattr(self.settings, section), name))
-            for section, kind in SECTIONS.items()
-            for name, one in kind.settings.items()
-        ]
-
-    def _shown(self, setting: Setting, held: Any) -> ShownSetting:
-        value = _safe(setting, held)
-        is_plain = isinstance(held, bool | int | float) and not setting.secret and setting.kind.name != "size"
-        return ShownSetting(setting.env, value, self.sources[setting.env], held if is_plain else value)
+        rows = []
+        for section, kind in SECTIONS.items():
+            for name, one in kind.settings.items():
+                held = getattr(getattr(self.settings, section), name)
+                value = _safe(one, held)
+                is_plain = isinstance(held, bool | int | float) and not one.secret and one.kind.name != "size"
+                rows.append(ShownSetting(one.env, value, self.sources[one.env], held if is_plain else value))
+        return rows
 
 
 def _safe(setting: Setting, held: Any) -> str:

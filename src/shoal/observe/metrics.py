@@ -198,7 +198,9 @@ class Metrics:
         self.handlers: Mapping[str, Callable[[Any], None]] = {
             "ChoreFailed": lambda signal: self._chore_failures.labels(signal.chore).inc(),
             "ClockStepped": lambda signal: self._clock_steps.labels(signal.direction).inc(),
-            "JobEnqueued": self._job_enqueued,
+            "JobEnqueued": lambda signal: self._jobs_created.labels(signal.kind).inc(
+                signal.is_new * len(signal.job_ids)
+            ),
             "JobLeased": self._leased,
             "JobsLeased": self._leased,
             "JobsMoved": self._jobs_moved,
@@ -250,9 +252,6 @@ class Metrics:
     def _histogram(self, name: str, description: str, *labels: str, buckets: Sequence[float] = WAITS) -> Histogram:
         self.tables.append(MetricTable(name, "histogram", labels, description))
         return Histogram(name, description, labels, buckets=buckets, registry=self.registry)
-
-    def _job_enqueued(self, signal: Any) -> None:
-        self._jobs_created.labels(signal.kind).inc(signal.is_new * len(signal.job_ids))
 
     def _leased(self, signal: Any) -> None:
         """Observe one sample, for a batch its longest wait."""
