@@ -103,6 +103,11 @@ def config_of(loaded: LoadedSettings) -> str:
     return orjson.dumps({"version": __version__, **given}).decode()
 
 
+def _kinds() -> tuple[str, ...]:
+    """Return the kinds of jobs that can run here: analyses need numpy."""
+    return tuple(kind for kind in RUNNERS if kind != "analysis" or is_installed("audit"))
+
+
 def _worker(
     app: App,
     flags: Mapping[str, str | None],
@@ -118,7 +123,7 @@ def _worker(
         node_id=pidfile.node_id,
         holder=f"{pidfile.node_id}/{os.getpid()}",
         lanes=(SHARED_LANE,) if app.settings.grpc.controller is None else (node_lane(pidfile.node_id), SHARED_LANE),
-        kinds=tuple(kind for kind in RUNNERS if kind != "analysis" or is_installed("audit")),
+        kinds=_kinds(),
         queue=app.queue,
         settings=app.settings.work,
         clock=app.clock,
