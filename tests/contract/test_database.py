@@ -239,6 +239,19 @@ async def test_calls_to_other_systems_follow_the_commit_or_the_rollback(bench: B
     assert made[2:] == ["worked", "rolled back"]
 
 
+async def test_work_that_was_put_off_may_put_off_more(bench: Bench) -> None:
+    async def first(tx: Tx) -> None:
+        await add_host(tx, "a")
+        tx.afterwards(second)
+
+    async def second(tx: Tx) -> None:
+        await add_host(tx, "b")
+        tx.afterwards(adding("c"))
+
+    await bench.database.run(first)
+    assert await hosts(bench) == ["a", "b", "c"]
+
+
 async def test_a_call_that_raises_is_reported_and_hides_neither_the_commit_nor_the_others(bench: Bench) -> None:
     reported: list[Any] = []
     made: list[str] = []

@@ -93,6 +93,9 @@ class _Connection(sqlite3.Connection):
         self.base, self.at, self.since = self.execute("SELECT base, at, since FROM store_clock").fetchone()
 
 
+_NO_EFFECTS = Effects()
+
+
 class _Unit:
     """A unit of work in the writer: the work, its outcome, and the event loop that waits for it."""
 
@@ -104,7 +107,7 @@ class _Unit:
         self.future: asyncio.Future[Any] = loop.create_future()
         self.result: Any = None
         self.error: BaseException | None = None
-        self.effects = Effects()
+        self.effects = _NO_EFFECTS
 
     def run(self, connection: "_Connection") -> None:
         """Run the work to completion, and then the work it deferred."""
