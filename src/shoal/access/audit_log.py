@@ -54,16 +54,12 @@ class AuditLog:
         about = {} if subject is None else {"subject": subject}
         query = "newest_audit_entries_on" if about else "newest_audit_entries"
         rows = await self._database.read(lambda tx: tx.all(query, before=before, limit=limit, **about))
-        return [
-            StoredAuditEntry(
-                number=row["number"],
-                at=row["at"],
-                who=row["who"],
-                action=AuditEntry(row["act"], row["subject"], orjson.loads(row["facts"])),
-                address=row["address"],
-            )
-            for row in rows
-        ]
+        return [_stored(row) for row in rows]
+
+
+def _stored(row: Any) -> StoredAuditEntry:
+    entry = AuditEntry(row["act"], row["subject"], orjson.loads(row["facts"]))
+    return StoredAuditEntry(number=row["number"], at=row["at"], who=row["who"], action=entry, address=row["address"])
 
 
 AuditHook = Callable[[Tx, str, str], Awaitable[None]]

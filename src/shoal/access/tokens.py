@@ -103,9 +103,7 @@ class Tokens:
         if token_id is None:
             return None
         hashed = hash_of(text)
-        at, token = self._verified.get(hashed, (0.0, None))
-        is_fresh = self._clock.monotonic() - at < FRESH_SECONDS
-        return token if is_fresh and token is not None else await self._look_up(token_id, hashed)
+        return self._remembered(hashed) or await self._look_up(token_id, hashed)
 
     async def ended(self, token_ids: Collection[TokenId]) -> set[TokenId]:
         """Return those of these tokens that were revoked or have expired. The store is always asked."""
@@ -116,6 +114,10 @@ class Tokens:
     def remembers(self, text: str) -> bool:
         """Return whether this text was verified as a valid token not long ago."""
         return hash_of(text) in self._verified
+
+    def _remembered(self, hashed: str) -> Token | None:
+        at, token = self._verified.get(hashed, (0.0, None))
+        return token if self._clock.monotonic() - at < FRESH_SECONDS else None
 
     async def _look_up(self, token_id: TokenId, hashed: str) -> Token | None:
         token = await self._database.read(lambda tx: self._store.valid(tx, token_id))

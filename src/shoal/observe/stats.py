@@ -113,15 +113,14 @@ class HourlyStatsReader:
                 amounts[row["hour"]][row["name"]] = row["amount"]
             seen = sorted({*amounts, *bots}, reverse=True)
             rows = [HourRow(hour, amounts[hour], bots.get(hour, 0)) for hour in seen]
-            seen_bots = [
-                BotActivity(
-                    row["token"], row["bot_id"], row["seen_at"], **{name: int(row[name]) for name in BOT_COUNTS}
-                )
-                for row in await tx.all("bots_seen", since=since, limit=most_bots)
-            ]
-            return rows, seen_bots
+            return rows, [_activity(row) for row in await tx.all("bots_seen", since=since, limit=most_bots)]
 
         return await self._database.read(look)
+
+
+def _activity(row: Any) -> BotActivity:
+    counts = {name: int(row[name]) for name in BOT_COUNTS}
+    return BotActivity(row["token"], row["bot_id"], row["seen_at"], **counts)
 
 
 class HourlyStats:
