@@ -28,8 +28,9 @@ from shoal.audit.reports import report as json_report
 from shoal.base import errors, query_params
 from shoal.base.parsing import show
 from shoal.base.request_form import Form, fields_of, names_of
+from shoal.base.setting import Setting
 from shoal.base.settings import SPEEDS
-from shoal.base.settings_loader import CATALOGUE, SECTIONS, SettingEntry
+from shoal.base.settings_loader import SECTIONS
 from shoal.cli.root import COMMANDS, LazyCommands
 from shoal.cli.root import shoal as root_command
 from shoal.events.event import TYPES
@@ -73,16 +74,15 @@ def env_example() -> str:
     ]
     for section in SECTIONS:
         lines += ["", f"# {_about(section)}"]
-        for entry in _entries(section):
+        for entry in SECTIONS[section].settings.values():
             lines += ["", f"# {entry.description}", f"#{entry.env}={_example(entry)}"]
     return "\n".join(lines) + "\n"
 
 
-def _example(entry: SettingEntry) -> str:
+def _example(entry: Setting) -> str:
     """A default as a shell or a compose file can read it; one that is made at start-up is left open."""
-    if entry.default.startswith(("$", "sqlite:///$", "the ")) or "VERSION" in entry.default:
-        return ""
-    return entry.default
+    default = entry.default_words
+    return "" if default.startswith(("$", "sqlite:///$", "the ")) or "VERSION" in default else default
 
 
 def settings_page() -> str:
@@ -118,18 +118,18 @@ def settings_page() -> str:
             "| name | type | default | meaning |",
             "|---|---|---|---|",
         ]
-        lines += [_setting_row(entry) for entry in _entries(section)]
+        lines += [_setting_row(entry) for entry in SECTIONS[section].settings.values()]
         if section == "crawl":
             lines += _speed_table()
     return "\n".join(lines) + "\n"
 
 
-def _setting_row(entry: SettingEntry) -> str:
-    default = f"`{entry.default}`" if entry.default else "empty"
-    form = f" Write {entry.form}." if entry.kind in SPELT_OUT else ""
+def _setting_row(entry: Setting) -> str:
+    default = f"`{entry.default_words}`" if entry.default_words else "empty"
+    form = f" Write {entry.kind.accepts}." if entry.kind.name in SPELT_OUT else ""
     limits = f" Takes {entry.limits}." if entry.limits else ""
     summary = f"{entry.description}{form}{limits}"
-    return _row(f"`{entry.env}`", entry.kind + (", secret" if entry.secret else ""), default, summary)
+    return _row(f"`{entry.env}`", entry.kind.name + (", secret" if entry.secret else ""), default, summary)
 
 
 def _speed_table() -> list[str]:
@@ -140,10 +140,6 @@ def _speed_table() -> list[str]:
 
 def _about(section: str) -> str:
     return _first_line(SECTIONS[section])
-
-
-def _entries(section: str) -> list[SettingEntry]:
-    return [entry for entry in CATALOGUE.values() if entry.section == section]
 
 
 def parameters_page() -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shoal.base.errors import NotFound
-from shoal.base.service import LEAD, LeaderOnly, LeaderStore, LeaderTerm, PassResult
+from shoal.base.service import LeaderOnly, PassResult
 from shoal.base.settings import QueueSettings
 from shoal.base.settings_loader import load
 from shoal.base.signals import ChoreDone
@@ -226,8 +226,8 @@ class Counting:
         return PassResult()
 
 
-async def claim(bench: Bench, holder: str) -> LeaderTerm | None:
-    return await bench.database.run(lambda tx: LeaderStore().claim(tx, "c", holder, LEAD))
+async def claim(bench: Bench, holder: str) -> int | None:
+    return await LeaderOnly(Counting(), bench.database, holder).claim()
 
 
 async def test_one_leads_and_goes_on_leading_while_it_claims(bench: Bench) -> None:
@@ -244,10 +244,7 @@ async def test_another_takes_over_with_a_new_term_when_the_time_is_up(bench: Ben
     first = await claim(bench, "a")
     assert first is not None
     await bench.jump(6)
-    second = await claim(bench, "b")
-    assert second == LeaderTerm("c", "b", first.number + 1)
-    holds = [await bench.database.read(lambda tx, t=t: LeaderStore().holds(tx, t)) for t in (first, second)]
-    assert holds == [False, True]
+    assert await claim(bench, "b") == first + 1
     assert await claim(bench, "a") is None
 
 
@@ -257,13 +254,14 @@ async def test_a_lead_that_lapsed_is_a_new_term_also_for_the_same_holder(bench: 
     again = await claim(bench, "a")
     assert first is not None
     assert again is not None
-    assert again.number == first.number + 1
+    assert again == first + 1
 
 
 async def test_a_leader_that_resigns_is_replaced_at_once(bench: Bench) -> None:
-    first = await claim(bench, "a")
-    assert first is not None
-    await bench.database.run(lambda tx: LeaderStore().give_up(tx, first))
+    leader = LeaderOnly(Counting(), bench.database, "a")
+    await leader.run_once()
+    assert await claim(bench, "b") is None
+    await leader.close()
     assert await claim(bench, "b") is not None
 
 

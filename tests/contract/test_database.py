@@ -26,7 +26,7 @@ import pytest
 from msgspec.structs import replace
 
 from shoal.app import database_of
-from shoal.app.schema_watch import SchemaWatch
+from shoal.app.connect import SchemaWatch
 from shoal.base.clock import FakeClock, SystemClock
 from shoal.base.database import Conflict, Database, Tx, queries, sqlite
 from shoal.base.database import queries as migrations
@@ -237,6 +237,19 @@ async def test_calls_to_other_systems_follow_the_commit_or_the_rollback(bench: B
     with pytest.raises(ValueError, match="no"):
         await commit(partial(unit, fails=True))
     assert made[2:] == ["worked", "rolled back"]
+
+
+async def test_work_that_was_put_off_may_put_off_more(bench: Bench) -> None:
+    async def first(tx: Tx) -> None:
+        await add_host(tx, "a")
+        tx.afterwards(second)
+
+    async def second(tx: Tx) -> None:
+        await add_host(tx, "b")
+        tx.afterwards(adding("c"))
+
+    await bench.database.run(first)
+    assert await hosts(bench) == ["a", "b", "c"]
 
 
 async def test_a_call_that_raises_is_reported_and_hides_neither_the_commit_nor_the_others(bench: Bench) -> None:

@@ -18,7 +18,7 @@ from shoal.base.ids import JobId, new_id
 from shoal.base.settings import RedisSettings
 from shoal.base.signals import Signals
 from shoal.drivers.redis import lane_repair
-from shoal.drivers.redis.connection import LoopRedis, ThreadRedis
+from shoal.drivers.redis.connection import LoopRedis
 from shoal.drivers.redis.lane_server import GENERATION, LanesDegraded, LanesRestored, queue_name
 from shoal.drivers.redis.lanes import RedisLanes
 from shoal.drivers.redis.wake import RedisWake
@@ -604,12 +604,6 @@ async def test_a_lease_tells_how_long_its_job_waited_and_how_long_it_lasts(bench
     [lease] = await bench.queue.lease("w1", ["page"], ["shared"], 1)
     assert isinstance(lease, Lease)
     assert (round(lease.waited_seconds), lease.ttl_seconds) == (3, bench.settings.lease.total_seconds())
-
-
-def test_both_clients_have_one_interface() -> None:
-    assert {name for name in vars(LoopRedis) if not name.startswith("_")} == {
-        name for name in vars(ThreadRedis) if not name.startswith("_")
-    }
 
 
 # A store whose lanes are in the database again

@@ -4,15 +4,28 @@ import asyncio
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from shoal.egress.curl import machine_ca_file
 from tests.support.patience import wait_until
 
 TLS = Path(__file__).parent / "tls"
+
+
+@contextmanager
+def own_authority() -> Iterator[None]:
+    """Let what is built meanwhile trust the certificates of the tests, as a user does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(TLS / "authority.pem"))
+        machine_ca_file.cache_clear()
+        yield
+    machine_ca_file.cache_clear()
 
 
 @dataclass(frozen=True)

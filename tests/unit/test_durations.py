@@ -25,7 +25,6 @@ NOUNS = frozenset(
 )
 NUMBER = re.compile(r"\b(float|int)\b")
 ELSEWHERE = {
-    "egress/curl.py SOCKET_TIMEOUT",  # a constant of libcurl
     "plan/importer.py PAUSE",  # a number of lines
 }
 

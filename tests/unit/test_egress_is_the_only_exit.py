@@ -90,7 +90,8 @@ ALLOWED = {
     "egress/address.py": {"socket"},
     "egress/pinning_proxy/connections.py": {"asyncio"},
     "egress/resolver.py": {"socket"},
-    "egress/curl_handle.py": {"socket"},
+    "egress/curl_handle.py": {"pycurl", "socket"},
+    "egress/transport.py": {"pycurl"},
     # The control plane: a worker dials the controller that its operator named, and nothing else.
     "fleet/control_client.py": {"grpc"},
     "fleet/control_server.py": {"grpc"},

@@ -8,7 +8,7 @@ import pytest
 from shoal.base.clock import FakeClock
 from shoal.egress import AddressRule, Egress, Endpoint, Failure, Outcome, Request, Resolver, Response, listening
 from shoal.egress.address import AddressRefusal, Route
-from shoal.egress.curl_handle import CurlHandle, TransportOptions
+from shoal.egress.curl_handle import CurlHandle
 from shoal.egress.exchange import Limits
 from shoal.egress.transport import Transport
 from tests.support.bad_http_server import BadServer, bad_server, reply
@@ -196,7 +196,7 @@ class Wanderer:
 
 @pytest.mark.parametrize("judged", ["127.0.0.9", "8.8.8.8"])
 async def test_an_address_that_was_not_judged_is_refused_when_the_socket_opens(server: BadServer, judged: str) -> None:
-    transport = Transport(TransportOptions())
+    transport = Transport()
     for host in ("127.0.0.1", "localhost"):
         rule = AddressRule(named=frozenset({(host, server.port)}))
         route = Route(host, server.port, (judged,), rule, expires_at=0.0)
@@ -208,7 +208,7 @@ async def test_an_address_that_was_not_judged_is_refused_when_the_socket_opens(s
 
 
 async def test_a_judged_address_is_judged_once_more_when_the_socket_opens(server: BadServer) -> None:
-    transport = Transport(TransportOptions())
+    transport = Transport()
     route = Route("127.0.0.1", server.port, ("127.0.0.1",), AddressRule(), expires_at=0.0)
     wanderer = Wanderer(f"http://127.0.0.1:{server.port}/", route)
     transport.start(wanderer)

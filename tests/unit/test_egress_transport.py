@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from shoal.base.clock import SystemClock
 from shoal.egress import AddressRule, Egress, Exchange, Failure, Limits, Outcome, Request, Resolver, Response
-from tests.support.bad_http_server import TLS, Asked, BadServer, Line, bad_server, reply
+from tests.support.bad_http_server import TLS, Asked, BadServer, Line, bad_server, own_authority, reply
 from tests.support.effort import times
 from tests.support.patience import in_time
 from tests.support.recorder import Told
@@ -34,9 +34,13 @@ LIMITS = Limits(
 PAGE = b"<p>page</p>" * 100
 
 
-def new_egress(limits: Limits = LIMITS, *, ca_file: str | None = None) -> Egress:
-    resolver = Resolver(SystemClock(), lookup=lambda _host: ("127.0.0.1",))
-    return Egress(LOOPBACK, limits, resolver=resolver, ca_file=ca_file)
+def new_egress(limits: Limits = LIMITS) -> Egress:
+    return Egress(LOOPBACK, limits, resolver=Resolver(SystemClock(), lookup=lambda _host: ("127.0.0.1",)))
+
+
+def trusting_egress(limits: Limits = LIMITS) -> Egress:
+    with own_authority():
+        return new_egress(limits)
 
 
 @pytest.fixture
@@ -533,7 +537,7 @@ class FullSocket:
 async def tls_pair(certificate: str) -> AsyncIterator[tuple[Egress, BadServer]]:
     async with bad_server(certificate) as server:
         server.answer("/", reply(200, PAGE))
-        egress = new_egress(ca_file=str(TLS / "authority.pem"))
+        egress = trusting_egress()
         try:
             yield egress, server
         finally:
@@ -565,7 +569,7 @@ async def test_old_versions_of_tls_are_refused() -> None:
     old.set_ciphers("ALL:@SECLEVEL=0")
     old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
     async with bad_server(context=old) as server:
-        egress = new_egress(ca_file=str(TLS / "authority.pem"))
+        egress = trusting_egress()
         assert failed(await egress.fetch(Request(f"https://site.test:{server.port}/"))).code == "tls_error"
         assert server.asked == []
         egress.close()
@@ -578,7 +582,7 @@ async def test_a_chain_of_certificates_without_end_is_refused(tmp_path: Path) ->
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "long.pem")
     async with bad_server(context=context) as server:
-        egress = new_egress(ca_file=str(TLS / "authority.pem"))
+        egress = trusting_egress()
         failure = failed(await egress.fetch(Request(f"https://site.test:{server.port}/")))
         assert failure.code.startswith("tls_")
         assert server.asked == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shoal.app import App, opened
-from shoal.app.file_permissions import file_permission_warning
+from shoal.app.data_folders import file_permission_warning
 from shoal.base.clock import SystemClock
 from shoal.base.errors import BadConfig
 from shoal.base.machine import make_private, started

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from shoal.egress import Egress, Failure, Limits, Outcome, Request, Response
 from tests.support.bad_http2_server import GOOD, bad_http2_server
-from tests.support.bad_http_server import TLS
 from tests.support.patience import with_load
-from tests.unit.test_egress_transport import LIMITS, new_egress
+from tests.unit.test_egress_transport import LIMITS, trusting_egress
 
 
 class Pair:
@@ -32,7 +31,7 @@ async def pair() -> AsyncIterator[Pair]:
     async with bad_http2_server("good") as port:
         connect, idle, total = (timedelta(seconds=with_load(seconds)) for seconds in (2, 1, 4))
         limits = replace(LIMITS, connect_timeout=connect, idle_timeout=idle, total_timeout=total)
-        egress = new_egress(limits, ca_file=str(TLS / "authority.pem"))
+        egress = trusting_egress(limits)
         yield Pair(egress, port)
         egress.close()
 

@@ -100,7 +100,7 @@ async def test_a_host_that_the_rule_refuses_is_not_dialled(
     assert (account.counts.refused, account.counts.failed) == ((1, 0) if status == 403 else (0, 1))
     (refusal,) = account.refusals
     assert refusal.code == code
-    assert refusal.target == (host.replace("0x7f.1", "127.0.0.1") if is_tunnel else f"http://{host}/secret")
+    assert refusal.url == (host.replace("0x7f.1", "127.0.0.1") if is_tunnel else f"http://{host}/secret")
 
 
 async def test_an_address_is_checked_again_when_it_is_dialled(proxy: PinningProxy, site: BadServer) -> None:

@@ -9,7 +9,7 @@ import pytest
 from shoal.base.clock import SystemClock
 from shoal.egress import AddressRule, Proxy, Resolver
 from shoal.egress.pinning_proxy import PinningProxy, ProxyAccount
-from tests.support.bad_http_server import TLS, Asked, BadServer, Line, bad_server, reply
+from tests.support.bad_http_server import Asked, BadServer, Line, bad_server, own_authority, reply
 from tests.support.proxy_client import client
 
 NAMES = {"site.test": ("8.8.8.8",), "inside.test": ("10.0.0.1",), "proxy.test": ("127.0.0.1",)}
@@ -105,13 +105,15 @@ async def test_the_challenge_of_the_proxy_does_not_reach_the_browser(
 async def test_a_proxy_behind_tls_must_prove_its_name(certificate: str, status: int) -> None:
     names = {"site.test": ("127.0.0.1",), "far.test": ("8.8.8.8",)}
     resolver = Resolver(SystemClock(), lookup=lambda host: names.get(host, ()))
-    pinning = PinningProxy(resolver=resolver, ca_file=str(TLS / "authority.pem"))
+    pinning = PinningProxy(resolver=resolver)
     await pinning.start()
     async with bad_server(certificate) as upstream:
         upstream.answer("*", reply(200, b"through"))
         named = AddressRule(named=frozenset({("site.test", upstream.port)}))
         proxy = Proxy.parse(f"https://me:secret@site.test:{upstream.port}", named)
-        async with client(pinning, pinning.open_account(AddressRule(), proxy=proxy)) as browser:
+        with own_authority():
+            account = pinning.open_account(AddressRule(), proxy=proxy)
+        async with client(pinning, account) as browser:
             answer = await browser.get("http://far.test/page")
     await pinning.aclose()
     assert answer.status == status

@@ -131,7 +131,7 @@ def refusal(**env: str) -> str:
 
 
 def test_the_seeds_names_have_the_seeds_defaults() -> None:
-    assert {name: CATALOGUE[name].default for name in SEED_DEFAULTS} == SEED_DEFAULTS
+    assert {name: CATALOGUE[name].default_words for name in SEED_DEFAULTS} == SEED_DEFAULTS
 
 
 def test_every_setting_has_a_name_of_ours_or_of_a_seed_and_a_description() -> None:

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 import shoal
-from shoal.app.schema_watch import SchemaWatch
+from shoal.app.connect import SchemaWatch
 from shoal.base.database import queries as migrations
 from shoal.base.database.sqlite import SqliteDatabase
 from shoal.base.errors import SchemaMismatch

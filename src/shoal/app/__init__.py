@@ -1,7 +1,7 @@
 """The composition root: it builds the objects of a process, and is the only package that names drivers.
 
 `App` holds those that are shared, each built at most once; most of the other modules build the objects behind the
-attribute of `App` with their name. `connect` opens the store; `drivers`, `stores` and `frontiers` choose the drivers.
+attribute of `App` with their name. `connect` opens the store; `drivers` and `stores` choose the drivers.
 Objects that serve one job or one command are built where it starts: in `shoal.process`, `shoal.compat` and
 `shoal.cli`.
 """

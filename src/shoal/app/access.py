@@ -25,13 +25,7 @@ class Access:
     @cached_property
     def tokens(self) -> Tokens:
         app = self._app
-        return Tokens(
-            app.database,
-            self.audit_log,
-            app.clock,
-            app.signals,
-            app.queue.recovery.release_bot,
-        )
+        return Tokens(app.database, self.audit_log, app.clock, app.signals, app.queue.recovery.release_bot)
 
     @cached_property
     def idempotency(self) -> Idempotency:

@@ -67,5 +67,4 @@ class Audit:
         require("audit", "Comparing crawls")
         from shoal.audit.diff import CrawlDiffs
 
-        app = self._app
-        return CrawlDiffs(app.database)
+        return CrawlDiffs(self._app.database)

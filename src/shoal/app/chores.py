@@ -110,8 +110,7 @@ class Chores:
         """The chore that numbers events and hands them to the webhooks."""
         from shoal.events.forwarder import Forwarder
 
-        app, _stores = self._app, self._app.stores
-        return Forwarder(app.database, app.signals)
+        return Forwarder(self._app.database, self._app.signals)
 
     @cached_property
     def courier(self) -> "Courier":

@@ -1,17 +1,19 @@
-"""Open the store and build the app on it."""
+"""Open the store and build the app on it, and notice that a newer version of Shoal has upgraded it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.app.app import App
-from shoal.app.drivers import database_of, single_connection_of, wake_of
+from shoal.app.drivers import database_of, single_connection_of, wake_of, wanted_version
 from shoal.app.stores import Stores
 from shoal.base.clock import SystemClock
 from shoal.base.database.sqlite import SqliteDatabase
-from shoal.base.errors import BadConfig, NotFound
+from shoal.base.errors import BadConfig, NotFound, SchemaMismatch
 from shoal.base.ids import JobId
+from shoal.base.service import PassResult
 from shoal.base.settings import Settings
 from shoal.base.signals import Signals
 from shoal.queue.job import Fence
@@ -99,3 +101,28 @@ def _check_path(store: Path, data_dir: Path, existing: bool) -> None:
         raise BadConfig("DATABASE_URL", f"names {store}, whose folder does not exist", fix)
     if existing and not is_there:
         raise NotFound("store", str(store), "choose the store of your crawls with --store or DATABASE_URL")
+
+
+SCHEMA_EVERY = timedelta(seconds=10)
+_UPGRADED_FIX = "it was upgraded while this process ran: update Shoal and start it again"
+
+
+class SchemaWatch:
+    """A chore that compares the schema version of the store with that of this program, and calls `stop` once if the
+    store is newer. The process raises `error` when it has drained."""
+
+    name = "schema watch"
+
+    def __init__(self, database: "SqlDatabase", stop: Callable[[], None]) -> None:
+        self._database = database
+        self._stop = stop
+        self.error: SchemaMismatch | None = None
+
+    async def run_once(self) -> PassResult:
+        found: int = await self._database.read(lambda tx: tx.value("schema_version"))
+        wanted = wanted_version(self._database)
+        if found <= wanted or self.error is not None:
+            return PassResult()
+        self.error = SchemaMismatch(self._database.name, found, wanted, _UPGRADED_FIX)
+        self._stop()
+        return PassResult(f"stopped this process: {self.error.message}")

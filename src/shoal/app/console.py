@@ -69,34 +69,21 @@ class Console:
         return RateSampler(self._app.crawls, self._app.clock)
 
     @cached_property
-    def overview(self) -> OverviewPage:
-        app = self._app
-        figures = Overview(
-            app.crawls,
-            app.state_counts,
-            app.plan.policies,
-            app.fleet.nodes,
-            app.events.webhooks,
-            app.audit.analyses,
-        )
-        return OverviewPage(self.shell, figures, app.hourly_stats, self.rates, self.worker_watch)
+    def node_rates(self) -> NodeRateSampler:
+        return NodeRateSampler(self._app.fleet.nodes, self._app.clock)
 
-    @cached_property
-    def crawls(self) -> CrawlsPage:
-        app = self._app
-        search = CrawlSearch(app.crawls, app.clock)
-        return CrawlsPage(self.shell, app.crawls, search, app.crawl_removals, app.state_counts.crawls)
+    @property
+    def feed(self) -> FeedApi:
+        """The stream that updates the pages."""
+        return self._groups[0]
 
-    @cached_property
-    def new_crawl(self) -> NewCrawlPage:
-        return NewCrawlPage(self.shell, self._app.crawls, self._previewer)
+    @property
+    def endpoint_groups(self) -> list[object]:
+        return self._groups[1]
 
-    @cached_property
-    def crawl(self) -> CrawlPage:
-        app = self._app
-        summaries = PageSummaries(app.database, app.clock)
-        figures = CrawlFigures(app.crawls, app.frontier_admin, summaries, app.job_admin, app.politeness, app.clock)
-        return CrawlPage(self.shell, figures, app.crawl_removals)
+    def settings(self) -> list[tuple[str, str, str]]:
+        """Return the name, the value without secrets and the source of each setting."""
+        return [(one.env, one.value, one.source) for one in LoadedSettings(self._app.settings, self.sources).shown()]
 
     def _previewer(self) -> ScopePreviewer:
         app, settings = self._app, self._app.settings
@@ -108,122 +95,58 @@ class Console:
         )
 
     @cached_property
-    def jobs(self) -> JobsPage:
-        return JobsPage(self.shell, self._app.job_admin, self._app.state_counts.jobs)
-
-    @cached_property
-    def job(self) -> JobPage:
-        return JobPage(self.shell, self._app.job_admin)
-
-    @cached_property
-    def node_rates(self) -> NodeRateSampler:
-        return NodeRateSampler(self._app.fleet.nodes, self._app.clock)
-
-    @cached_property
-    def fleet(self) -> FleetPage:
-        return FleetPage(self.shell, self._app.fleet.nodes, self.node_rates, self._app.fleet.pressures)
-
-    @cached_property
-    def node(self) -> NodePage:
-        fleet = self._app.fleet
-        return NodePage(self.shell, fleet.nodes, self.node_rates, fleet.explainer)
-
-    @cached_property
-    def policies(self) -> PoliciesPage:
-        return PoliciesPage(self.shell, self._app.plan.policies)
-
-    @cached_property
-    def policy(self) -> PolicyPage:
-        return PolicyPage(self.shell, self._app.plan.policies, self._app.page_jobs.history)
-
-    @cached_property
-    def bots(self) -> BotsPage:
-        return BotsPage(self.shell, self._app.access.tokens, self._app.hourly_stats)
-
-    @cached_property
-    def analyses(self) -> AnalysesPage:
-        return AnalysesPage(self.shell, self._app.audit.analyses, self._app.audit.gates)
-
-    @cached_property
-    def analysis(self) -> AnalysisPage:
-        return AnalysisPage(self.shell, self._app.audit.analyses)
-
-    @cached_property
-    def crawl_audit(self) -> CrawlAuditPage:
-        app = self._app
-        return CrawlAuditPage(self.shell, app.crawls, app.audit.analyses, app.audit.gates, self.crawl, self.analysis)
-
-    @cached_property
-    def events(self) -> EventsPage:
-        return EventsPage(self.shell, self._app.events.webhooks)
-
-    @cached_property
-    def webhook(self) -> WebhookPage:
-        return WebhookPage(self.shell, self._app.events.webhooks, self._app.events.tester)
-
-    def settings(self) -> list[tuple[str, str, str]]:
-        """Return the name, the value without secrets and the source of each setting."""
-        return [(one.env, one.value, one.source) for one in LoadedSettings(self._app.settings, self.sources).shown()]
-
-    @cached_property
-    def _storage(self) -> Storage:
-        sizes = Cached(lambda: read_store_size(self._app.database), self._app.clock, SIZES_SHARE)
-        return Storage(sizes, self._app.settings)
-
-    @cached_property
-    def feed(self) -> FeedApi:
-        pages: list[LivePage] = [
-            self.overview,
-            self.crawls,
-            *self.crawl.tabs,
-            self.crawl_audit,
-            self.jobs,
-            self.job,
-            self.fleet,
-            self.node,
+    def _groups(self) -> tuple[FeedApi, list[object]]:
+        """The stream, and all groups of endpoints in the order in which requests are matched."""
+        app, shell, settings = self._app, self.shell, self._app.settings
+        nodes, webhooks, policies = app.fleet.nodes, app.events.webhooks, app.plan.policies
+        analyses, gates = app.audit.analyses, app.audit.gates
+        figures = Overview(app.crawls, app.state_counts, policies, nodes, webhooks, analyses)
+        overview = OverviewPage(shell, figures, app.hourly_stats, self.rates, self.worker_watch)
+        search = CrawlSearch(app.crawls, app.clock)
+        crawls = CrawlsPage(shell, app.crawls, search, app.crawl_removals, app.state_counts.crawls)
+        summaries = PageSummaries(app.database, app.clock)
+        crawl_figures = CrawlFigures(
+            app.crawls, app.frontier_admin, summaries, app.job_admin, app.politeness, app.clock
+        )
+        crawl = CrawlPage(shell, crawl_figures, app.crawl_removals)
+        analysis = AnalysisPage(shell, analyses)
+        crawl_audit = CrawlAuditPage(shell, app.crawls, analyses, gates, crawl, analysis)
+        jobs, job = JobsPage(shell, app.job_admin, app.state_counts.jobs), JobPage(shell, app.job_admin)
+        fleet = FleetPage(shell, nodes, self.node_rates, app.fleet.pressures)
+        node = NodePage(shell, nodes, self.node_rates, app.fleet.explainer)
+        live: list[LivePage] = [overview, crawls, *crawl.tabs, crawl_audit, jobs, job, fleet, node]
+        rest: list[LivePage] = [
+            PoliciesPage(shell, policies),
+            BotsPage(shell, app.access.tokens, app.hourly_stats),
+            PolicyPage(shell, policies, app.page_jobs.history),
+            AnalysesPage(shell, analyses, gates),
+            analysis,
+            EventsPage(shell, webhooks),
+            WebhookPage(shell, webhooks, app.events.tester),
         ]
-        pages += [self.policies, self.bots, self.policy, self.analyses, self.analysis]
-        pages += [self.events, self.webhook]
-        return FeedApi(self.shell, pages, self._app.clock)
-
-    @cached_property
-    def endpoint_groups(self) -> list[object]:
-        app = self._app
-        pages = app.pages
-        findings = PageFindings(app.audit.analyses)
-        copies = PageCopies(app.bodies, app.settings.render.screenshots)
-        return [
-            self.overview,
-            self.crawls,
-            self.new_crawl,
-            CrawlPagesPage(self.shell, app.crawls, pages, LinkCounters(app.database, app.clock), self.crawl),
-            CrawlLinksPage(
-                self.shell,
-                app.crawls,
-                app.database,
-                app.stores.frontier_admins,
-                app.settings.crawl.max_url_length,
-                self.crawl,
-            ),
-            CrawlDiffPage(self.shell, app.crawls, PageComparer(app.database), self.crawl),
-            self.crawl_audit,
-            self.crawl,
-            CrawlActions(self.shell, app.crawls, app.frontier_admin, app.crawl_removals),
-            PagePage(self.shell, app.crawls, app.frontier_admin, pages, copies, findings),
-            self.jobs,
-            self.job,
-            self.fleet,
-            self.node,
-            self.policies,
-            PolicyFormPage(self.shell, app.plan.policies, app.crawls),
-            PolicyImportPage(self.shell, app.plan.importer),
-            self.bots,
-            self.policy,
-            self.analyses,
-            self.analysis,
-            self.events,
-            self.webhook,
-            SettingsPage(self.shell, app.access.tokens, app.access.audit_log, self.settings, self._storage),
-            self.feed,
-            PreferencesApi(self.shell),
+        feed = FeedApi(shell, [*live, *rest], app.clock)
+        copies = PageCopies(app.bodies, settings.render.screenshots)
+        urls = settings.crawl.max_url_length
+        sizes = Cached(lambda: read_store_size(app.database), app.clock, SIZES_SHARE)
+        return feed, [
+            overview,
+            crawls,
+            NewCrawlPage(shell, app.crawls, self._previewer),
+            CrawlPagesPage(shell, app.crawls, app.pages, LinkCounters(app.database, app.clock), crawl),
+            CrawlLinksPage(shell, app.crawls, app.database, app.stores.frontier_admins, urls, crawl),
+            CrawlDiffPage(shell, app.crawls, PageComparer(app.database), crawl),
+            crawl_audit,
+            crawl,
+            CrawlActions(shell, app.crawls, app.frontier_admin, app.crawl_removals),
+            PagePage(shell, app.crawls, app.frontier_admin, app.pages, copies, PageFindings(analyses)),
+            jobs,
+            job,
+            fleet,
+            node,
+            PolicyFormPage(shell, policies, app.crawls),
+            PolicyImportPage(shell, app.plan.importer),
+            *rest,
+            SettingsPage(shell, app.access.tokens, app.access.audit_log, self.settings, Storage(sizes, settings)),
+            feed,
+            PreferencesApi(shell),
         ]

@@ -1,24 +1,31 @@
-"""The folders of files that are kept beside a store: stored bodies and journals."""
+"""The folders of files that are kept beside a store, and a warning if every user of the machine may read them."""
 
+import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from shoal.base.database.sqlite import SqliteDatabase
+from shoal.base.machine import readable_by_others
 from shoal.base.settings import DatabaseSettings, Settings
+
+if TYPE_CHECKING:
+    from shoal.app.app import App
 
 
 def body_folder(settings: Settings) -> Path | None:
     """Return the folder of stored bodies; None if they are in an S3-compatible store."""
-    place = settings.bodies.place
-    if place.startswith("s3://"):
-        return None
-    return Path(place) if place else _store_folder(settings.database) / "bodies"
+    return _folder(settings, settings.bodies.place, "bodies")
 
 
 def artifact_folder(settings: Settings) -> Path | None:
     """Return the folder of the files of analyses; None if they are in an S3-compatible store."""
-    place = settings.audit.artifacts
+    return _folder(settings, settings.audit.artifacts, "artifacts")
+
+
+def _folder(settings: Settings, place: str, name: str) -> Path | None:
     if place.startswith("s3://"):
         return None
-    return Path(place) if place else _store_folder(settings.database) / "artifacts"
+    return Path(place) if place else _store_folder(settings.database) / name
 
 
 def journal_folder(settings: Settings) -> Path:
@@ -31,3 +38,21 @@ def _store_folder(settings: DatabaseSettings) -> Path:
     if not settings.url.startswith("sqlite"):
         return settings.data_dir
     return Path(settings.url.removeprefix("sqlite:///")).expanduser().absolute().parent
+
+
+def file_permission_warning(app: "App") -> str | None:
+    """Return a warning for the operator if other users may read the store, stored bodies, journals, screenshots or the
+    event file; else None."""
+    others = (app.settings.render.screenshots, app.settings.events.file)
+    files = [journal_folder(app.settings), *(path for path in others if path is not None)]
+    if (bodies := body_folder(app.settings)) is not None:
+        files.insert(0, bodies)
+    if isinstance(app.database, SqliteDatabase):
+        files = [*(Path(f"{app.database.path}{ending}") for ending in ("", "-wal", "-shm")), *files]
+    found = readable_by_others(files)
+    if not found:
+        return None
+    return (
+        "The store, stored bodies, crawl logs, screenshots and events may contain passwords and private data, and"
+        f" every user of this machine can read them: run `chmod go= {shlex.join(map(str, found))}`"
+    )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from shoal.app.data_folders import artifact_folder, body_folder
 from shoal.base.clock import Clock
-from shoal.base.database import queries as migrations
+from shoal.base.database import queries
 from shoal.base.database.sqlite import SqliteDatabase
 from shoal.base.errors import BadConfig
 from shoal.base.extras import require
@@ -37,7 +37,7 @@ def database_of(settings: DatabaseSettings, clock: Clock) -> "SqlDatabase":
 
 def wanted_version(database: "SqlDatabase") -> int:
     """Return the schema version that this release of Shoal needs."""
-    return migrations.newest(database.dialect)
+    return queries.newest(database.dialect)
 
 
 def single_connection_of(database: "SqlDatabase", settings: DatabaseSettings, clock: Clock) -> "SqlDatabase":

@@ -68,14 +68,8 @@ class Fleet:
 
     @cached_property
     def nodes(self) -> Nodes:
-        app, _stores = self._app, self._app.stores
-        return Nodes(
-            app.database,
-            app.queue,
-            app.signals,
-            self.sessions,
-            controller=self._app.process_name,
-        )
+        app = self._app
+        return Nodes(app.database, app.queue, app.signals, self.sessions, controller=app.process_name)
 
     @cached_property
     def view(self) -> FleetView:

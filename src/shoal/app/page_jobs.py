@@ -22,19 +22,12 @@ class PageJobs:
 
     @cached_property
     def groups(self) -> Groups:
-        app, _stores = self._app, self._app.stores
-        return Groups(
-            app.database,
-            app.queue,
-            app.address_rule,
-            app.signals,
-            app.proxies,
-            app.back_pressure,
-        )
+        app = self._app
+        return Groups(app.database, app.queue, app.address_rule, app.signals, app.proxies, app.back_pressure)
 
     @cached_property
     def ingest(self) -> Ingest:
-        app, _stores = self._app, self._app.stores
+        app = self._app
         return Ingest(app.database, app.queue, app.signals, [app.policy_runs])
 
     @cached_property

@@ -75,13 +75,9 @@ def service_pool(settings: Settings, clock: Clock, signals: Signals, pages: int 
     )
 
 
-def page_renderer(app: "App") -> Renderer:
-    """Return the renderer of a page child, under the operator's address rule."""
-    return standalone_renderer(app.settings, app.clock, app.signals)
-
-
 def standalone_renderer(settings: Settings, clock: Clock, signals: Signals) -> Renderer:
-    """Return the renderer of a process that needs no store for it: a bot, or a page child."""
+    """Return the renderer of a process that needs no store for it, under the operator's address rule: a bot, or a page
+    child."""
     if settings.render.url:
         return RemoteRenderer(settings.render, clock)
     return service_pool(settings, clock, signals, settings.crawl.max_concurrent_chrome)

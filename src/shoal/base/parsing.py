@@ -10,15 +10,18 @@ import re
 import shlex
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from shoal.base.text import redact_url, shorten, visible
+
+T = TypeVar("T")
 
 FOREVER = timedelta.max
 LONGEST = timedelta(days=3650)
@@ -198,12 +201,16 @@ def read_address_or_none(value: object) -> Address | None:
     return None if value in (None, "") else read_address(value)
 
 
-def read_networks(value: object) -> tuple[Network, ...]:
+def _read_list(value: object, called: str, read: Callable[[object], T], separator: str = r"[,\s]+") -> tuple[T, ...]:
     if isinstance(value, str):
-        value = [part for part in re.split(r"[,\s]+", value) if part]
+        value = [part for part in re.split(separator, value) if part.strip()]
     if not isinstance(value, list | tuple):
-        raise ValueError("is not a list of networks")
-    return tuple(_read_network(part) for part in value)
+        raise ValueError(f"is not a list of {called}")
+    return tuple(read(part) for part in value)
+
+
+def read_networks(value: object) -> tuple[Network, ...]:
+    return _read_list(value, "networks", _read_network)
 
 
 def _read_network(part: object) -> Network:
@@ -212,22 +219,14 @@ def _read_network(part: object) -> Network:
     try:
         return ip_network(read_text(part))
     except ValueError:
-        raise ValueError(f'has the entry "{shorten(part)}", which is not a network{_suggestion(part)}') from None
-
-
-def _suggestion(part: object) -> str:
-    try:
-        return f" (did you mean {ip_network(str(part), strict=False)}?)"
-    except ValueError:
-        return ""
+        suggestion = ""
+        with suppress(ValueError):
+            suggestion = f" (did you mean {ip_network(str(part), strict=False)}?)"
+        raise ValueError(f'has the entry "{shorten(part)}", which is not a network{suggestion}') from None
 
 
 def read_proxies(value: object) -> tuple[LabelledProxy, ...]:
-    if isinstance(value, str):
-        value = [part for part in re.split(r"[,\s]+", value) if part]
-    if not isinstance(value, list | tuple):
-        raise ValueError("is not a list of proxies")
-    found = tuple(_read_proxy(part) for part in value)
+    found = _read_list(value, "proxies", _read_proxy)
     if len({one.label for one in found}) < len(found):
         raise ValueError("has the same label twice")
     return found
@@ -248,11 +247,7 @@ def _read_proxy(part: object) -> LabelledProxy:
 
 def read_commands(value: object) -> tuple[NamedCommand, ...]:
     """Parse commands, each with a name: `NAME=COMMAND ARGUMENT…`, separated by commas."""
-    if isinstance(value, str):
-        value = [part for part in value.split(",") if part.strip()]
-    if not isinstance(value, list | tuple):
-        raise ValueError("is not a list of commands")
-    found = tuple(_read_command(part) for part in value)
+    found = _read_list(value, "commands", _read_command, separator=",")
     if len({one.name for one in found}) < len(found):
         raise ValueError("has the same name twice")
     return found
@@ -284,21 +279,13 @@ def read_store_url(value: object) -> str:
     return url
 
 
-def read_service_url(value: object, *schemes: str) -> str:
+def read_service_url(value: object, schemes: tuple[str, ...]) -> str:
     """Parse the address of a network service; empty means none."""
     url = read_text(value)
     if url and url.partition("://")[0] not in schemes:
         raise ValueError("is not a valid URL for this setting")
     _check_network_url(url)
     return url
-
-
-def read_redis_url(value: object) -> str:
-    return read_service_url(value, "redis", "rediss", "unix")
-
-
-def read_http_url(value: object) -> str:
-    return read_service_url(value, "http", "https")
 
 
 def _check_network_url(url: str) -> None:

@@ -7,10 +7,6 @@ SET term = CASE WHEN leader.holder = excluded.holder AND leader.until >= shoal_n
 WHERE leader.holder = excluded.holder OR leader.until < shoal_now()
 RETURNING term;
 
--- name: leads_still
--- Return whether this is still the current term.
-SELECT 1 FROM leader WHERE chore = :chore AND holder = :holder AND term = :term AND until >= shoal_now();
-
 -- name: give_up_lead
 -- End the lead, so that another process can take over at once.
 UPDATE leader SET until = 0 WHERE chore = :chore AND holder = :holder AND term = :term;

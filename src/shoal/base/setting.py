@@ -19,19 +19,20 @@ from shoal.base.parsing import (
     read_commands,
     read_duration,
     read_duration_or_inf,
-    read_http_url,
     read_milliseconds,
     read_networks,
     read_node_id,
     read_path,
     read_pause,
     read_proxies,
-    read_redis_url,
+    read_service_url,
     read_size,
     read_store_url,
     read_text,
     read_whole,
     read_yes_or_no,
+    show,
+    show_size,
 )
 from shoal.base.query_params import SESSION, TRACKING, reader_of
 
@@ -77,8 +78,29 @@ class Setting(Struct):
             raise ValueError("is out of range")
         return found
 
-    def default_after(self, earlier: Mapping[str, Any]) -> Any:
-        return self.read(self.default(earlier) if callable(self.default) else self.default)
+    def written(self, value: object) -> str:
+        """Return a value as a variable would hold it."""
+        if self.kind.name == "milliseconds" and isinstance(value, timedelta):
+            return str(value // timedelta(milliseconds=1))
+        if self.kind.name == "size" and isinstance(value, int):
+            return show_size(value)
+        return show(value)
+
+    @property
+    def default_words(self) -> str:
+        """The default as text for people."""
+        return str(self.default) if self.shown is None else self.shown
+
+    @property
+    def limits(self) -> str:
+        least, most = (None if limit is None else self.written(limit) for limit in (self.ge, self.le))
+        if least and most:
+            return f"{least} to {most}"
+        return f"at least {least}" if least else ""
+
+    @property
+    def accepts(self) -> str:
+        return f"{self.kind.accepts}, {self.limits}" if self.limits else self.kind.accepts
 
 
 def setting(env: str, default: object | Default, description: str, **more: Any) -> Any:
@@ -104,7 +126,8 @@ class SettingsSection:
             raise TypeError(f"{type(self).__name__} has no {', '.join(sorted(unknown))}")
         values: dict[str, Any] = {}
         for name, one in self.settings.items():
-            values[name] = one.read(given[name]) if name in given else one.default_after(values)
+            chosen = given.get(name, one.default)
+            values[name] = one.read(chosen(values) if callable(chosen) else chosen)
         self.__dict__.update(values, given=frozenset(given))
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
@@ -192,8 +215,14 @@ StoreUrl = Annotated[
         read_store_url,
     ),
 ]
-RedisUrl = Annotated[str, SettingKind("address", "redis://host:6379/0", read_redis_url)]
-HttpUrl = Annotated[str, SettingKind("address", "http://host:port or https://host", read_http_url)]
+RedisUrl = Annotated[
+    str,
+    SettingKind("address", "redis://host:6379/0", partial(read_service_url, schemes=("redis", "rediss", "unix"))),
+]
+HttpUrl = Annotated[
+    str,
+    SettingKind("address", "http://host:port or https://host", partial(read_service_url, schemes=("http", "https"))),
+]
 FilePath = Annotated[Path | None, SettingKind("path", "the path of a file", read_path)]
 Folder = Annotated[Path, SettingKind("path", "the path of a folder", read_path)]
 NAMES = (

@@ -9,14 +9,13 @@ import os
 import re
 import warnings
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from shoal.base.errors import BadConfig
-from shoal.base.parsing import read_config_file, read_toml, show, show_size
+from shoal.base.parsing import read_config_file, read_toml
 from shoal.base.setting import Setting, SettingsSection
 from shoal.base.settings import Settings, data_dir
 from shoal.base.text import HIDDEN, nearest, redact_url, shorten
@@ -47,62 +46,12 @@ SECTIONS: Mapping[str, type[SettingsSection]] = {
 }
 
 
+CATALOGUE: Mapping[str, Setting] = {one.env: one for kind in SECTIONS.values() for one in kind.settings.values()}
+"""All settings by name."""
+
+
 class RemovedSetting(UserWarning):
     """A name is set that no longer has an effect."""
-
-
-class SettingEntry(Struct, frozen=True):
-    """One setting as documents and messages need it."""
-
-    section: str
-    field: str
-    setting: Setting
-
-    @property
-    def env(self) -> str:
-        return self.setting.env
-
-    @property
-    def secret(self) -> bool:
-        return self.setting.secret
-
-    @property
-    def description(self) -> str:
-        return self.setting.description
-
-    @property
-    def kind(self) -> str:
-        return self.setting.kind.name
-
-    @property
-    def form(self) -> str:
-        return self.setting.kind.accepts
-
-    @property
-    def default(self) -> str:
-        """Return the default as text for people."""
-        return str(self.setting.default) if self.setting.shown is None else self.setting.shown
-
-    @property
-    def limits(self) -> str:
-        limits = (self.setting.ge, self.setting.le)
-        least, most = (None if limit is None else written(self.kind, limit) for limit in limits)
-        if least and most:
-            return f"{least} to {most}"
-        return f"at least {least}" if least else ""
-
-    @property
-    def accepts(self) -> str:
-        return f"{self.form}, {self.limits}" if self.limits else self.form
-
-
-def written(kind: str, value: object) -> str:
-    """A value as a variable of that kind would hold it."""
-    if kind == "milliseconds" and isinstance(value, timedelta):
-        return str(value // timedelta(milliseconds=1))
-    if kind == "size" and isinstance(value, int):
-        return show_size(value)
-    return show(value)
 
 
 class ShownSetting(Struct, frozen=True):
@@ -121,21 +70,23 @@ class LoadedSettings(Struct, frozen=True):
     sources: Mapping[str, str]
 
     def shown(self) -> list[ShownSetting]:
-        return [self._shown(entry) for entry in CATALOGUE.values()]
+        rows = []
+        for section, kind in SECTIONS.items():
+            for name, one in kind.settings.items():
+                held = getattr(getattr(self.settings, section), name)
+                value = _safe(one, held)
+                is_plain = isinstance(held, bool | int | float) and not one.secret and one.kind.name != "size"
+                rows.append(ShownSetting(one.env, value, self.sources[one.env], held if is_plain else value))
+        return rows
 
-    def _shown(self, entry: SettingEntry) -> ShownSetting:
-        value, held = self._safe(entry), getattr(getattr(self.settings, entry.section), entry.field)
-        is_plain = isinstance(held, bool | int | float) and not entry.secret and entry.kind != "size"
-        return ShownSetting(entry.env, value, self.sources[entry.env], held if is_plain else value)
 
-    def _safe(self, entry: SettingEntry) -> str:
-        held = getattr(getattr(self.settings, entry.section), entry.field)
-        value = written(entry.kind, held)
-        if not entry.secret or not value:
-            return value
-        if entry.kind == "proxies":
-            return written(entry.kind, tuple(one.redacted() for one in held))
-        return redact_url(value) if entry.env.endswith("_URL") else HIDDEN
+def _safe(setting: Setting, held: Any) -> str:
+    value = setting.written(held)
+    if not setting.secret or not value:
+        return value
+    if setting.kind.name == "proxies":
+        return setting.written(tuple(one.redacted() for one in held))
+    return redact_url(value) if setting.env.endswith("_URL") else HIDDEN
 
 
 class _RawSetting(Struct, frozen=True):
@@ -154,8 +105,15 @@ def load(
     given = _from_file(path) if path else {}
     given |= _from_env(env)
     given |= {name: _RawSetting(value, "flag") for name, value in (flags or {}).items() if value is not None}
-    settings = _build(given, env)
-    return LoadedSettings(settings, {name: given[name].source if name in given else "default" for name in CATALOGUE})
+    values = {name: _read(CATALOGUE[name], one) for name, one in given.items()}
+    slices: dict[str, Any] = {
+        section: {name: values[one.env] for name, one in kind.settings.items() if one.env in values}
+        for section, kind in SECTIONS.items()
+    }
+    slices["database"].setdefault("data_dir", data_dir(env))
+    sections: dict[str, Any] = {section: kind(**slices[section]) for section, kind in SECTIONS.items()}
+    sources = {name: given[name].source if name in given else "default" for name in CATALOGUE}
+    return LoadedSettings(Settings(**sections), sources)
 
 
 def find_toml(env: Mapping[str, str]) -> Path | None:
@@ -214,27 +172,10 @@ def _fix_for(name: str, otherwise: str) -> str:
     return f"the nearest setting is {close}" if close else f"{otherwise}, or see docs/reference/settings.md"
 
 
-def _build(given: Mapping[str, _RawSetting], env: Mapping[str, str]) -> Settings:
-    values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
-    values["database"]["data_dir"] = data_dir(env)
-    for name, one in given.items():
-        entry = CATALOGUE[name]
-        values[entry.section][entry.field] = _read(entry, one)
-    slices: dict[str, Any] = {section: kind(**values[section]) for section, kind in SECTIONS.items()}
-    return Settings(**slices)
-
-
-def _read(entry: SettingEntry, given: _RawSetting) -> Any:
+def _read(setting: Setting, given: _RawSetting) -> Any:
     try:
-        return entry.setting.read(given.value)
+        return setting.read(given.value)
     except ValueError as error:
-        value = "has a value that" if entry.secret else f'is "{shorten(given.value)}", which'
+        value = "has a value that" if setting.secret else f'is "{shorten(given.value)}", which'
         where = {"env": "", "flag": " (on the command line)"}.get(given.source, f" (in {given.source})")
-        raise BadConfig(entry.env + where, f"{value} {error}", f"set it to {entry.accepts}") from None
-
-
-CATALOGUE: Mapping[str, SettingEntry] = {
-    one.env: SettingEntry(section, field, one)
-    for section, slice_ in SECTIONS.items()
-    for field, one in slice_.settings.items()
-}
+        raise BadConfig(setting.env + where, f"{value} {error}", f"set it to {setting.accepts}") from None

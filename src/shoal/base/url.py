@@ -247,7 +247,8 @@ class Canonicalizer:
         refusal = _host_refusal(host)
         if refusal is not None:
             return refusal
-        bare = _without_trailing_dots(host)
+        name = _without_port(host)
+        bare = name.rstrip(".") + host[len(name) :]
         path = self._sessions.sub("", head[slash:])
         if bare != host or path != head[slash:]:
             try:
@@ -349,11 +350,6 @@ def _above(folder: str, host_origin: str) -> str:
 
 def _without_port(host: str) -> str:
     return _PORT.sub("", host)
-
-
-def _without_trailing_dots(host: str) -> str:
-    bare = _without_port(host)
-    return bare.rstrip(".") + host[len(bare) :]
 
 
 def _host_refusal(host: str) -> UrlRefusal | None:

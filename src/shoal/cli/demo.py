@@ -67,7 +67,7 @@ SETTINGS: Final = {
 }
 WORKER: Final = """\
 import sys
-from shoal.work.child_loop import die_with_parent
+from shoal.base.machine import die_with_parent
 die_with_parent(int(sys.argv[1]))
 from shoal.cli.main import main
 sys.exit(main(["worker"]))

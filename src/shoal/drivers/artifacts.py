@@ -20,7 +20,7 @@ class FolderArtifacts:
 
     async def put(self, analysis_id: str, name: str, data: bytes) -> None:
         try:
-            await asyncio.to_thread(self._write, self._path(analysis_id, name), data)
+            await asyncio.to_thread(self._write, self._root / _file(analysis_id, name), data)
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise StorageFull(f"the folder {self._root}", "artifacts") from error
@@ -30,7 +30,7 @@ class FolderArtifacts:
 
     async def read(self, analysis_id: str, name: str) -> bytes:
         try:
-            return await asyncio.to_thread(self._path(analysis_id, name).read_bytes)
+            return await asyncio.to_thread((self._root / _file(analysis_id, name)).read_bytes)
         except FileNotFoundError:
             fix = "it is not in the folder of this machine; share SHOAL_ARTIFACTS with the workers"
             raise NotFound("artifact", f"{analysis_id}/{name}", fix) from None
@@ -40,11 +40,6 @@ class FolderArtifacts:
             await asyncio.to_thread(shutil.rmtree, self._root / analysis_id, ignore_errors=True)
 
     def close(self) -> None: ...
-
-    def _path(self, analysis_id: str, name: str) -> Path:
-        if not SAFE_NAME.fullmatch(analysis_id) or not SAFE_NAME.fullmatch(name):
-            raise NotFound("artifact", f"{analysis_id}/{name}")
-        return self._root / analysis_id / name
 
     @staticmethod
     def _write(path: Path, data: bytes) -> None:
@@ -65,10 +60,10 @@ class S3Artifacts:
         self._objects = objects
 
     async def put(self, analysis_id: str, name: str, data: bytes) -> None:
-        await self._objects.put(self._file(analysis_id, name), data)
+        await self._objects.put(_file(analysis_id, name), data)
 
     async def read(self, analysis_id: str, name: str) -> bytes:
-        data = await self._objects.get(self._file(analysis_id, name))
+        data = await self._objects.get(_file(analysis_id, name))
         if data is None:
             raise NotFound("artifact", f"{analysis_id}/{name}")
         return data
@@ -80,8 +75,8 @@ class S3Artifacts:
     def close(self) -> None:
         self._objects.close()
 
-    @staticmethod
-    def _file(analysis_id: str, name: str) -> str:
-        if not SAFE_NAME.fullmatch(analysis_id) or not SAFE_NAME.fullmatch(name):
-            raise NotFound("artifact", f"{analysis_id}/{name}")
-        return f"{analysis_id}/{name}"
+
+def _file(analysis_id: str, name: str) -> str:
+    if not SAFE_NAME.fullmatch(analysis_id) or not SAFE_NAME.fullmatch(name):
+        raise NotFound("artifact", f"{analysis_id}/{name}")
+    return f"{analysis_id}/{name}"

@@ -101,8 +101,6 @@ class FolderWriter:
             raise _translated(self._root, error) from error
 
     def _begin(self) -> None:
-        from shoal.drivers.folder_bodies import opening  # imported only by crawls that keep bodies
-
         self._leave()
         self._name = new_file(self._crawl_id)
         path = self._root / self._name

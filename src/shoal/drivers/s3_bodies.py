@@ -14,7 +14,7 @@ from shoal.base.errors import BadConfig, BodiesUnavailable, NotFound, StorageFul
 from shoal.base.settings import BodySettings
 from shoal.base.signals import Signals
 from shoal.base.url import UrlRefusal, canonical
-from shoal.drivers.folder_bodies import folder_of, is_safe, new_file
+from shoal.drivers.folder_bodies import folder_of, is_safe, new_file, opening
 from shoal.egress import AddressRule, Egress, Failure, HeaderPairs, Limits, Request, Response, Signer, endpoint
 from shoal.pages.bodies import BodyLocation, BodyStoreFailed
 
@@ -147,8 +147,6 @@ class S3Writer:
         self._clock = clock
 
     async def append(self, data: bytes) -> BodyLocation:
-        from shoal.drivers.folder_bodies import opening
-
         file = new_file(self._crawl_id)
         start = opening(file, self._crawl_id, self._clock.micros())
         await self._store.put(file, start + data)

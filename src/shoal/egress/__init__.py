@@ -1,7 +1,7 @@
 """Egress, which sends every outgoing request: SSRF protection, resolver, transport, limits, redirects."""
 
 from shoal.egress.address import AddressRule, Endpoint, Proxies, Proxy, endpoint, listening
-from shoal.egress.egress import Done, Egress, Exchange
+from shoal.egress.egress import Egress, Exchange
 from shoal.egress.exchange import (
     PUBLIC_HEADERS,
     Failure,
@@ -14,7 +14,7 @@ from shoal.egress.exchange import (
     Response,
     Signer,
 )
-from shoal.egress.redirect import PLAIN_URLS, REDIRECTS, AtHop, Cancellable, circular, endless, leads_to
+from shoal.egress.redirect import PLAIN_URLS, REDIRECTS, AtHop, Cancellable, Done, circular, endless, leads_to
 from shoal.egress.resolver import Resolver, is_local
 
 __all__ = [

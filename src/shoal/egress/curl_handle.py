@@ -7,16 +7,18 @@ import re
 import socket
 from collections.abc import Callable, Sequence
 from io import BytesIO
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import Struct
+import pycurl
 from msgspec.structs import replace
 
-from shoal.egress import curl
-from shoal.egress.address import AddressRefusal, Route
-from shoal.egress.curl import CUT, explain, refused
+from shoal.egress.address import AddressRefusal, Proxy
+from shoal.egress.curl import CUT, explain, lock_down, refused
 from shoal.egress.decode import accept_encoding
 from shoal.egress.exchange import Failure, HeaderPairs, Headers, Limits, Outcome, Request, Response, Signer
+
+if TYPE_CHECKING:
+    from shoal.egress.egress import Exchange
 
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 
@@ -38,30 +40,10 @@ _RESERVED: Final = frozenset(
 )
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _UNSAFE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_NO_SOCKET: Final[int] = pycurl.SOCKET_BAD
 _SHOWN_BYTES: Final = 64  # bytes that are shown of a response that is not HTTP
 _MOST_CHUNKS: Final = 512  # then they are joined: a body that arrives in tiny chunks would take fifty times its size
 _ACCEPT_ENCODING: Final = f"Accept-Encoding: {accept_encoding()}".encode()
-
-
-class Transfer(Protocol):
-    """A request being sent. `finish` is called once, when it has ended."""
-
-    request: Request
-    url: str
-    route: Route
-    limits: Limits
-    curl_handle: "CurlHandle | None"
-
-    def finish(self, outcome: Outcome) -> None: ...
-
-
-class TransportOptions(Struct, frozen=True):
-    """The options shared by all handles of a transport."""
-
-    ca_file: str | None = None
-    proxy: str = ""
-    proxy_login: str = ""
-    idle_connections: int = 256
 
 
 class CurlHandle:
@@ -69,6 +51,7 @@ class CurlHandle:
 
     __slots__ = (
         "_buffer",
+        "_ca_file",
         "_capacity",
         "_chunks",
         "_headers",
@@ -76,17 +59,18 @@ class CurlHandle:
         "_limits",
         "_lines",
         "_on_opened",
-        "_options",
         "_pins",
+        "_proxy",
         "_refusal",
         "easy",
         "transfer",
     )
 
-    def __init__(self, options: TransportOptions, on_opened: Callable[[int, int], int]) -> None:
-        self.easy = curl.easy()
-        self.transfer: Transfer | None = None
-        self._options = options
+    def __init__(self, ca_file: str | None, proxy: Proxy | None, on_opened: Callable[[int, int], int]) -> None:
+        self.easy: Any = pycurl.Curl()
+        self.transfer: Exchange | None = None
+        self._ca_file = ca_file
+        self._proxy = proxy
         self._on_opened = on_opened
         self._lines: list[bytes] = []
         self._chunks: list[bytes] = []
@@ -95,12 +79,12 @@ class CurlHandle:
         self._capacity = -1
         self._configure()
 
-    def configure(self, transfer: Transfer) -> None:
+    def configure(self, transfer: "Exchange") -> None:
         """Set the options that differ from the last request. Raise ValueError if the request cannot be sent."""
         self.transfer = transfer
         transfer.curl_handle = self
         request = transfer.request
-        self.easy.setopt(curl.URL, transfer.url)
+        self.easy.setopt(pycurl.URL, transfer.url)
         if transfer.route.pins is not self._pins:
             self._set_pins(transfer.route.pins)
         if request.headers is not self._headers:
@@ -129,7 +113,7 @@ class CurlHandle:
     def close(self) -> None:
         self.easy.close()
 
-    def response(self, transfer: Transfer) -> Outcome:
+    def response(self, transfer: "Exchange") -> Outcome:
         """Return the response, or a failure if its headers exceed the limits."""
         lines, chunks, easy, limits = self._lines, self._chunks, self.easy, transfer.limits
         block = b"".join(lines)
@@ -140,7 +124,7 @@ class CurlHandle:
                 "The headers are larger than SHOAL_MAX_HEADERS or SHOAL_MAX_HEADER_SIZE allows.",
                 transfer,
             )
-        status = easy.getinfo(curl.RESPONSE_CODE)
+        status = easy.getinfo(pycurl.RESPONSE_CODE)
         if not 200 <= status <= 599:
             message = f"The server answered with the invalid status {status}."
             return self._with_beginning(_bad_answer("protocol_error", message, transfer))
@@ -153,24 +137,24 @@ class CurlHandle:
             Headers(head),
             chunks[0] if len(chunks) == 1 and self._buffer is None else self._body(),
             self._address(transfer.route.addresses),
-            easy.getinfo(curl.TOTAL_TIME),
+            easy.getinfo(pycurl.TOTAL_TIME),
         )
 
     def _address(self, addresses: Sequence[str]) -> str:
         """Return the address of the server; empty behind a proxy, since only the proxy knows it."""
-        if self._options.proxy:
+        if self._proxy is not None:
             return ""
-        return addresses[0] if len(addresses) == 1 else str(self.easy.getinfo(curl.PRIMARY_IP))
+        return addresses[0] if len(addresses) == 1 else str(self.easy.getinfo(pycurl.PRIMARY_IP))
 
-    def failure(self, transfer: Transfer, number: int, words: str) -> Outcome:
+    def failure(self, transfer: "Exchange", number: int, words: str) -> Outcome:
         """Return the outcome for an error of libcurl."""
         easy = self.easy
         if self._refusal is not None:
             return refused(self._refusal, transfer.url)
-        if number in CUT and (transfer.limits.cut_body or easy.getinfo(curl.RESPONSE_CODE) // 100 == 3):
+        if number in CUT and (transfer.limits.cut_body or easy.getinfo(pycurl.RESPONSE_CODE) // 100 == 3):
             return self.response(transfer)
         last_line = self._lines[-1] if self._lines else b""
-        verify_result = easy.getinfo(curl.SSL_VERIFYRESULT)
+        verify_result = easy.getinfo(pycurl.SSL_VERIFYRESULT)
         return self._with_beginning(
             explain(number, words, transfer.url, verify_result=verify_result, last_line=last_line)
         )
@@ -184,17 +168,12 @@ class CurlHandle:
         return replace(failure, operator_detail=f"{words}the response began with {began!r}")
 
     def _configure(self) -> None:
-        options, easy = self._options, self.easy
-        curl.lock_down(
-            easy,
-            ca_file=options.ca_file,
-            proxy=options.proxy,
-            proxy_login=options.proxy_login,
-        )
-        easy.setopt(curl.HEADERFUNCTION, self._lines.append)
-        easy.setopt(curl.WRITEFUNCTION, self._take)
-        easy.setopt(curl.OPENSOCKETFUNCTION, self._open_socket)
-        easy.setopt(curl.SOCKOPTFUNCTION, self._on_opened)
+        easy = self.easy
+        lock_down(easy, self._ca_file, self._proxy)
+        easy.setopt(pycurl.HEADERFUNCTION, self._lines.append)
+        easy.setopt(pycurl.WRITEFUNCTION, self._take)
+        easy.setopt(pycurl.OPENSOCKETFUNCTION, self._open_socket)
+        easy.setopt(pycurl.SOCKOPTFUNCTION, self._on_opened)
         self._headers: HeaderPairs | None = None
         self._limits: Limits | None = None
         self._pins: list[str] | None = None
@@ -231,35 +210,35 @@ class CurlHandle:
         limits = self.transfer.limits
         return limits.max_redirect_bytes if _status_class(self._lines) == b"3" else limits.max_body_bytes
 
-    def _open_socket(self, _purpose: int, address: curl.SocketAddress) -> "socket.socket | int":
+    def _open_socket(self, _purpose: int, address: Any) -> "socket.socket | int":
         assert self.transfer is not None
-        refusal = self.transfer.route.refusal(address.addr[0], address.addr[1])
+        refusal = self.transfer.route.refusal(*address.addr[:2])
         if refusal is not None:
             self._refusal = refusal
-            return curl.SOCKET_BAD
+            return _NO_SOCKET
         try:
             return _BorrowedHandle(address.family, address.socktype, address.protocol)
         except OSError:
-            return curl.SOCKET_BAD  # unsupported address family, or no free descriptor: the next address may work
+            return _NO_SOCKET  # unsupported address family, or no free descriptor: the next address may work
 
     def _set_pins(self, pins: list[str]) -> None:
         if pins:
-            self.easy.setopt(curl.RESOLVE, pins)
+            self.easy.setopt(pycurl.RESOLVE, pins)
         elif self._pins:
-            self.easy.unsetopt(curl.RESOLVE)
+            self.easy.unsetopt(pycurl.RESOLVE)
         self._pins = pins
 
     def _set_headers(self, headers: HeaderPairs) -> None:
         self._headers = None
-        self.easy.setopt(curl.HTTPHEADER, header_lines(headers))
+        self.easy.setopt(pycurl.HTTPHEADER, header_lines(headers))
         self._headers = headers
 
     def _set_limits(self, limits: Limits) -> None:
         setopt = self.easy.setopt
-        setopt(curl.TIMEOUT_MS, _milliseconds(limits.total_timeout.total_seconds()))
-        setopt(curl.CONNECTTIMEOUT_MS, _milliseconds(limits.connect_timeout.total_seconds()))
-        setopt(curl.LOW_SPEED_TIME, max(1, round(limits.idle_timeout.total_seconds())))
-        setopt(curl.MAXFILESIZE, 0 if limits.cut_body else limits.max_body_bytes)
+        setopt(pycurl.TIMEOUT_MS, _milliseconds(limits.total_timeout.total_seconds()))
+        setopt(pycurl.CONNECTTIMEOUT_MS, _milliseconds(limits.connect_timeout.total_seconds()))
+        setopt(pycurl.LOW_SPEED_TIME, max(1, round(limits.idle_timeout.total_seconds())))
+        setopt(pycurl.MAXFILESIZE_LARGE, 0 if limits.cut_body else limits.max_body_bytes)
         self._limits = limits
 
     def _set_method(self, request: Request) -> None:
@@ -267,21 +246,21 @@ class CurlHandle:
             raise ValueError(f"{request.method!r} is not an HTTP method")
         self._is_plain = False
         if request.method == "HEAD":
-            self.easy.setopt(curl.NOBODY, 1)
+            self.easy.setopt(pycurl.NOBODY, 1)
             return
         if request.body or request.method in _WITH_BODY:
-            self.easy.setopt(curl.POSTFIELDS, request.body)
+            self.easy.setopt(pycurl.POSTFIELDS, request.body)
             # Otherwise libcurl waits a second for a `100 Continue`, which few servers send.
-            self.easy.setopt(curl.HTTPHEADER, [*header_lines(request.headers), b"Expect:"])
-        self.easy.setopt(curl.CUSTOMREQUEST, request.method)
+            self.easy.setopt(pycurl.HTTPHEADER, [*header_lines(request.headers), b"Expect:"])
+        self.easy.setopt(pycurl.CUSTOMREQUEST, request.method)
 
     def _set_signer(self, request: Request, signer: Signer) -> None:
         self._is_plain = False
         # Omit Accept-Encoding: it would be signed, and a proxy in front of an object store may change it.
-        self.easy.setopt(curl.HTTPHEADER, [*(_header_line(*pair) for pair in request.headers), b"Expect:"])
-        self.easy.setopt(curl.PATH_AS_IS, 0)  # libcurl signs only the normalized path
-        self.easy.setopt(curl.AWS_SIGV4, signer.scheme)
-        self.easy.setopt(curl.USERPWD, signer.login)
+        self.easy.setopt(pycurl.HTTPHEADER, [*(_header_line(*pair) for pair in request.headers), b"Expect:"])
+        self.easy.setopt(pycurl.PATH_AS_IS, 0)  # libcurl signs only the normalized path
+        self.easy.setopt(pycurl.AWS_SIGV4, signer.scheme)
+        self.easy.setopt(pycurl.USERPWD, signer.login)
 
 
 class _BorrowedHandle(socket.socket):
@@ -308,7 +287,7 @@ def _header_line(name: str, value: str) -> bytes:
     return f"{name}: {value}".encode() if value else f"{name};".encode()
 
 
-def _bad_answer(code: str, message: str, transfer: Transfer, *, retryable: bool = False) -> Failure:
+def _bad_answer(code: str, message: str, transfer: "Exchange", *, retryable: bool = False) -> Failure:
     return Failure(code, message, retryable, url=transfer.url)
 
 

@@ -6,6 +6,7 @@ Brotli and Zstandard are offered to servers only where their libraries are insta
 import importlib
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from msgspec import Struct
@@ -67,11 +68,7 @@ def _undo(name: str, raw: bytes, limit: int) -> bytes:
 
 
 def _gunzip(raw: bytes, limit: int) -> bytes:
-    return _members(_gzip_member, raw, limit, magic=b"\x1f\x8b")
-
-
-def _gzip_member(raw: bytes, limit: int) -> tuple[bytes, bytes]:
-    return _inflate(raw, limit, _GZIP_OR_ZLIB)
+    return _members(partial(_inflate, window=_GZIP_OR_ZLIB), raw, limit, magic=b"\x1f\x8b")
 
 
 def _members(one: Callable[[bytes, int], tuple[bytes, bytes]], raw: bytes, limit: int, *, magic: bytes) -> bytes:

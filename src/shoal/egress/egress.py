@@ -8,17 +8,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from shoal.base.clock import Clock, SystemClock
 from shoal.base.url import Url, UrlRefusal, origin
-from shoal.egress.address import AddressRefusal, AddressRule, Proxy, Route, endpoint, literal, pin
+from shoal.egress.address import AddressRule, Proxy, Route, endpoint, literal, pin
 from shoal.egress.exchange import LATE, Failure, Limits, Outcome, Request
-from shoal.egress.redirect import URLS, AtHop, Cancellable, RedirectFollower
+from shoal.egress.redirect import URLS, AtHop, Cancellable, Done, RedirectFollower
 from shoal.egress.resolver import Answer, Resolver
 
 if TYPE_CHECKING:
     from shoal.egress.curl_handle import CurlHandle
-
-Done = Callable[[Outcome], None]
 
 _ROUTE_SECONDS: Final = 60.0
 _MOST_ROUTES: Final = 10_000
@@ -40,11 +40,8 @@ class Egress:
         clock: Clock | None = None,
         resolver: Resolver | None = None,
         proxy: Proxy | None = None,
-        ca_file: str | None = None,
     ) -> None:
-        from shoal.egress.curl import machine_ca_file  # libcurl, which a process without an egress does not load
-        from shoal.egress.curl_handle import TransportOptions
-        from shoal.egress.transport import Transport
+        from shoal.egress.transport import Transport  # libcurl, which a process without an egress does not load
 
         self.rule = rule
         self.limits = limits
@@ -54,13 +51,7 @@ class Egress:
         self._routes: dict[str, Route] = {}
         self._waiting: set[Exchange] = set()
         self._is_closed = False
-        self._transport = Transport(
-            TransportOptions(
-                ca_file=ca_file or machine_ca_file(),
-                proxy=proxy.url if proxy else "",
-                proxy_login=proxy.login if proxy else "",
-            )
-        )
+        self._transport = Transport(proxy)
 
     def submit(self, request: Request, done: Done) -> "Exchange":
         """Send one request without following redirects."""
@@ -129,44 +120,34 @@ class Egress:
             self._resolver.resolve(host, then)
 
     def _judge_target(self, exchange: "Exchange", host: str, port: int, answer: Answer) -> None:
-        refusal = self._objection(self.rule, host, port, answer)
-        if refusal is not None:
-            self._reject(exchange, refusal)
-        elif not isinstance(answer, Failure):
-            addresses = answer[:_MOST_ADDRESSES]
-            pins = [] if literal(host) else [pin(host, port, addresses)]
-            expires_at = self._clock.monotonic() + _ROUTE_SECONDS
-            route = Route(host, port, addresses, self.rule, expires_at, pins)
-            if self.proxy is None:
-                self._depart(exchange, route)
-            else:
-                self._locate(self.proxy.host, partial(self._judge_proxy, exchange, self.proxy, route))
+        route = self._checked(exchange, self.rule, host, port, answer)
+        if route is None:
+            return
+        if self.proxy is None:
+            self._depart(exchange, route)
+        else:
+            self._locate(self.proxy.host, partial(self._judge_proxy, exchange, self.proxy, route))
 
     def _judge_proxy(self, exchange: "Exchange", proxy: Proxy, target: Route, answer: Answer) -> None:
-        refusal = self._objection(proxy.rule, proxy.host, proxy.port, answer)
-        if refusal is not None:
-            self._reject(exchange, refusal)
-        elif not isinstance(answer, Failure):
-            addresses = answer[:_MOST_ADDRESSES]
-            own_pins = [] if literal(proxy.host) else [pin(proxy.host, proxy.port, addresses)]
-            pins = target.pins + own_pins
-            route = Route(proxy.host, proxy.port, addresses, proxy.rule, target.expires_at, pins)
-            self._depart(exchange, route)
+        route = self._checked(exchange, proxy.rule, proxy.host, proxy.port, answer)
+        if route is not None:
+            self._depart(exchange, replace(route, pins=target.pins + route.pins, expires_at=target.expires_at))
 
-    def _objection(self, rule: AddressRule, host: str, port: int, answer: Answer) -> AddressRefusal | Failure | None:
-        """Return why this answer of the resolver is refused. A single refused address is enough."""
+    def _checked(self, exchange: "Exchange", rule: AddressRule, host: str, port: int, answer: Answer) -> Route | None:
+        """Return the route to a host with these addresses, or reject the exchange. A single refused address is
+        enough."""
         if isinstance(answer, Failure):
-            return answer
-        return next((refusal for ip in answer if (refusal := rule.judge(ip, port, host))), None)
+            exchange.finish_soon(replace(answer, url=exchange.url))
+            return None
+        refusal = next((refusal for ip in answer if (refusal := rule.judge(ip, port, host))), None)
+        if refusal is not None:
+            from shoal.egress.curl import refused
 
-    def _reject(self, exchange: "Exchange", why: AddressRefusal | Failure) -> None:
-        from shoal.egress.curl import refused
-
-        if isinstance(why, AddressRefusal):
-            failure = refused(why, exchange.url)
-        else:
-            failure = Failure(why.code, why.message, why.retryable, why.operator_detail, exchange.url)
-        exchange.finish_soon(failure)
+            exchange.finish_soon(refused(refusal, exchange.url))
+            return None
+        addresses = answer[:_MOST_ADDRESSES]
+        pins = [] if literal(host) else [pin(host, port, addresses)]
+        return Route(host, port, addresses, rule, self._clock.monotonic() + _ROUTE_SECONDS, pins)
 
     def _depart(self, exchange: "Exchange", route: Route) -> None:
         if len(self._routes) >= _MOST_ROUTES:

@@ -16,6 +16,7 @@ _METHOD_KEPT: Final = frozenset({307, 308})
 _CREDENTIALS: Final = frozenset({"authorization", "cookie"})
 _ABOUT_BODY: Final = frozenset({"content-type", "content-encoding", "content-language", "content-location"})
 
+Done = Callable[[Outcome], None]
 AtHop = Callable[[Request, Response], Request | Failure]
 """Receives the next request and the response that led to it; may change it (cookies) or refuse it (scope)."""
 
@@ -28,12 +29,6 @@ class Cancellable(Protocol):
     """A request in flight."""
 
     def cancel(self) -> None: ...
-
-
-class Sender(Protocol):
-    """Sends one request and reports its outcome."""
-
-    def __call__(self, request: Request, done: Callable[[Outcome], None]) -> Cancellable: ...
 
 
 class RedirectFollower:
@@ -54,9 +49,9 @@ class RedirectFollower:
     def __init__(
         self,
         request: Request,
-        done: Callable[[Outcome], None],
+        done: Done,
         *,
-        send: Sender,
+        send: Callable[[Request, Done], Cancellable],
         limits: Limits,
         clock: Clock,
         at_hop: AtHop | None,

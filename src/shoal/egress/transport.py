@@ -4,15 +4,21 @@ import asyncio
 import contextlib
 import os
 import select
-from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from shoal.egress import curl
-from shoal.egress.curl_handle import CurlHandle, Transfer, TransportOptions
+import pycurl
+
+from shoal.egress.address import Proxy
+from shoal.egress.curl import machine_ca_file
+from shoal.egress.curl_handle import CurlHandle
 from shoal.egress.exchange import Failure
 
+if TYPE_CHECKING:
+    from shoal.egress.egress import Exchange
+
 _MOST_AT_ONCE: Final = 256
-_IN, _OUT = curl.CSELECT_IN, curl.CSELECT_OUT
+_IN, _OUT = pycurl.CSELECT_IN, pycurl.CSELECT_OUT
 
 Act = Callable[[int, int], object]
 
@@ -30,13 +36,6 @@ class SocketPoller(Protocol):
         """Discard the state of a descriptor that is now used by a new socket."""
 
     def close(self) -> None: ...
-
-
-def new_poller(act: Act, settle: Callable[[], None], broken: Callable[[Exception], None]) -> SocketPoller:
-    """Return the cheapest poller that this system supports."""
-    if hasattr(select, "epoll"):
-        return EpollPoller(act, settle, broken)
-    return LoopPoller(act, settle, broken)
 
 
 class EpollPoller:
@@ -57,12 +56,12 @@ class EpollPoller:
         loop.add_reader(self._epoll.fileno(), self._wake)
 
     def want(self, what: int, fd: int, _multi: object = None, _data: object = None) -> None:
-        if what == curl.POLL_REMOVE:
+        if what == pycurl.POLL_REMOVE:
             # Stay registered, since the connection will be reused. If it becomes ready meanwhile, _wake unregisters it.
             self._wanted[fd] = 0
             return
         self._wanted[fd] = what
-        events = (select.EPOLLIN if what & curl.POLL_IN else 0) | (select.EPOLLOUT if what & curl.POLL_OUT else 0)
+        events = (select.EPOLLIN if what & pycurl.POLL_IN else 0) | (select.EPOLLOUT if what & pycurl.POLL_OUT else 0)
         before = self._registered.get(fd)
         if before == events:
             return
@@ -94,7 +93,7 @@ class EpollPoller:
                     act(fd, (_IN if events & ~out else 0) | (_OUT if events & out else 0))
                 else:
                     self._forget(fd)
-        except curl.Error as error:
+        except pycurl.error as error:
             self._broken(error)
         self._settle()
 
@@ -119,18 +118,18 @@ class LoopPoller:
         self._loop = loop
 
     def want(self, what: int, fd: int, _multi: object = None, _data: object = None) -> None:
-        events = 0 if what == curl.POLL_REMOVE else what
+        events = 0 if what == pycurl.POLL_REMOVE else what
         before, self._wanted[fd] = self._wanted.get(fd, 0), events
         loop = self._loop
         if loop is None:
             return
-        if events & curl.POLL_IN and not before & curl.POLL_IN:
-            loop.add_reader(fd, self._ready, fd, curl.CSELECT_IN)
-        elif before & curl.POLL_IN and not events & curl.POLL_IN:
+        if events & pycurl.POLL_IN and not before & pycurl.POLL_IN:
+            loop.add_reader(fd, self._ready, fd, pycurl.CSELECT_IN)
+        elif before & pycurl.POLL_IN and not events & pycurl.POLL_IN:
             loop.remove_reader(fd)
-        if events & curl.POLL_OUT and not before & curl.POLL_OUT:
-            loop.add_writer(fd, self._ready, fd, curl.CSELECT_OUT)
-        elif before & curl.POLL_OUT and not events & curl.POLL_OUT:
+        if events & pycurl.POLL_OUT and not before & pycurl.POLL_OUT:
+            loop.add_writer(fd, self._ready, fd, pycurl.CSELECT_OUT)
+        elif before & pycurl.POLL_OUT and not events & pycurl.POLL_OUT:
             loop.remove_writer(fd)
 
     def opened(self, fd: int) -> None:
@@ -147,22 +146,24 @@ class LoopPoller:
     def _ready(self, fd: int, events: int) -> None:
         try:
             self._act(fd, events)
-        except curl.Error as error:
+        except pycurl.error as error:
             self._broken(error)
         self._settle()
 
 
 _FREE_HANDLES: Final = 256
+_IDLE_CONNECTIONS: Final = 256
 _ROUNDS: Final = 16
 
 
 class Transport:
     """All connections of one egress. It attaches to the event loop that is running when a transfer starts."""
 
-    def __init__(self, options: TransportOptions) -> None:
-        self._options = options
+    def __init__(self, proxy: Proxy | None = None) -> None:
+        self._proxy = proxy
+        self._ca_file = machine_ca_file()
         self._free: list[CurlHandle] = []
-        self._active: dict[curl.Easy, CurlHandle] = {}
+        self._active: dict[Any, CurlHandle] = {}  # by the handle of libcurl
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_after = 0
@@ -171,16 +172,16 @@ class Transport:
         self._is_closed = False
         self._open()
 
-    def start(self, transfer: Transfer) -> None:
+    def start(self, transfer: "Exchange") -> None:
         """Start a transfer. `finish` is not called before this returns."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._attach(loop)
-        handle = self._free.pop() if self._free else CurlHandle(self._options, self._on_opened)
+        handle = self._free.pop() if self._free else CurlHandle(self._ca_file, self._proxy, self._on_opened)
         try:
             handle.configure(transfer)
             self._multi.add_handle(handle.easy)
-        except (curl.Error, ValueError) as error:
+        except (pycurl.error, ValueError) as error:
             handle.strip()
             self._free.append(handle)
             failure = Failure("invalid_request", "The request cannot be sent.", False, str(error), transfer.url)
@@ -188,15 +189,15 @@ class Transport:
         else:
             self._active[handle.easy] = handle
 
-    def stop(self, transfer: Transfer) -> None:
+    def stop(self, transfer: "Exchange") -> None:
         """Stop a transfer, if it was started; its `finish` is not called."""
         handle = transfer.curl_handle
         if handle is not None:
             self._release(handle)
 
-    def transfers(self) -> Iterator[Transfer]:
+    def transfers(self) -> "list[Exchange]":
         """Return the transfers in flight."""
-        return iter([handle.transfer for handle in self._active.values() if handle.transfer is not None])
+        return [handle.transfer for handle in self._active.values() if handle.transfer is not None]
 
     def close(self) -> None:
         """Close every connection. Transfers in flight are dropped, so finish them first."""
@@ -209,9 +210,12 @@ class Transport:
             self._free.clear()
 
     def _open(self) -> None:
-        self._multi: curl.Multi = curl.multi(idle_connections=self._options.idle_connections)
-        self._watch: SocketPoller = new_poller(self._multi.socket_action, self._settle, self._begin_anew)
-        curl.listen(self._multi, self._watch.want, self._on_timer)
+        self._multi: Any = pycurl.CurlMulti()  # its methods must not be called from inside its callbacks
+        poller = EpollPoller if hasattr(select, "epoll") else LoopPoller
+        self._watch: SocketPoller = poller(self._multi.socket_action, self._settle, self._begin_anew)
+        self._multi.setopt(pycurl.M_MAXCONNECTS, _IDLE_CONNECTIONS)
+        self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch.want)
+        self._multi.setopt(pycurl.M_TIMERFUNCTION, self._on_timer)
 
     def _close(self) -> None:
         for handle in list(self._active.values()):
@@ -273,11 +277,11 @@ class Transport:
             for _ in range(_ROUNDS):
                 if self._is_interrupted:
                     self._is_interrupted = False
-                    self._multi.socket_action(curl.SOCKET_TIMEOUT, 0)
+                    self._multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
                 self._collect_finished()
                 if not self._is_interrupted or self._is_closed:
                     return
-        except curl.Error as error:
+        except pycurl.error as error:
             self._begin_anew(error)
         finally:
             self._is_settling = False
@@ -294,7 +298,7 @@ class Transport:
             if transfer is not None and handle.transfer is transfer:
                 self._finish(handle, transfer, number, words)
 
-    def _finish(self, handle: CurlHandle, transfer: Transfer, number: int, words: str) -> None:
+    def _finish(self, handle: CurlHandle, transfer: "Exchange", number: int, words: str) -> None:
         outcome = handle.failure(transfer, number, words) if number else handle.response(transfer)
         self._release(handle)
         try:
@@ -317,7 +321,7 @@ class Transport:
 
     def _begin_anew(self, error: Exception) -> None:
         """Recover from an error of libcurl itself: end all transfers with a failure and create a new multi handle."""
-        failed = list(self.transfers())
+        failed = self.transfers()
         self._close()
         self._open()
         if self._loop is not None:

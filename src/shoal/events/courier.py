@@ -35,6 +35,14 @@ class Answer:
     hold: timedelta | None = None
     code: str | None = None  # error code, if there was no response
 
+    @property
+    def ok(self) -> bool:
+        return self.error is None
+
+    @property
+    def coded_error(self) -> str | None:
+        return f"{self.code}: {self.error}" if self.code else self.error
+
 
 class WebhookSender:
     """Sends events through an egress of its own, which is opened with the first one."""
@@ -112,31 +120,6 @@ class CourierFailed(Signal, frozen=True, kw_only=True):
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """A delivery with its result."""
-
-    delivery: Delivery
-    answer: Answer
-
-    @property
-    def status(self) -> int | None:
-        return self.answer.status
-
-    @property
-    def error(self) -> str | None:
-        answer = self.answer
-        return f"{answer.code}: {answer.error}" if answer.code else answer.error
-
-    @property
-    def hold(self) -> timedelta | None:
-        return self.answer.hold
-
-    @property
-    def ok(self) -> bool:
-        return self.error is None
-
-
 @dataclass(slots=True)
 class _Batch:
     """Deliveries that were taken: those not started yet, and the results of the others."""
@@ -144,12 +127,8 @@ class _Batch:
     webhook: Webhook
     secrets: list[str]
     left: deque[tuple[Delivery, EventReceipt]]
-    sent: list[_Sent] = field(default_factory=list)
+    sent: list[tuple[Delivery, Answer]] = field(default_factory=list)
     all_ok: bool = True
-
-    def note(self, one: _Sent) -> None:
-        self.sent.append(one)
-        self.all_ok = self.all_ok and one.ok
 
 
 class Courier:
@@ -228,7 +207,10 @@ class Courier:
                 if not batch.left or (must_wait and self._clock.monotonic() >= until):
                     return
                 delivery, event = batch.left.popleft()
-                batch.note(_Sent(delivery, await self._sender.send(batch.webhook.url, batch.secrets, event)))
+                answer = await self._sender.send(batch.webhook.url, batch.secrets, event)
+                batch.sent.append((delivery, answer))
+                if not answer.ok:
+                    batch.all_ok = False
             if self._clock.monotonic() >= until:
                 return
 
@@ -238,36 +220,38 @@ class Courier:
         webhook = await self._webhooks.lock(tx, webhook_id)
         if webhook is None:
             return None, None
-        await self._webhooks.delivered(tx, webhook_id, {one.delivery.sequence: one.status for one in sent if one.ok})
-        for one in sent:
-            if not one.ok:
-                again = self._wait(one)
-                await self._webhooks.failed(tx, one.delivery, one.status, one.error or "", again)
+        delivered = {delivery.sequence: answer.status for delivery, answer in sent if answer.ok}
+        await self._webhooks.delivered(tx, webhook_id, delivered)
+        for delivery, answer in sent:
+            if not answer.ok:
+                again = self._wait(delivery, answer)
+                await self._webhooks.failed(tx, delivery, answer.status, answer.coded_error or "", again)
         await self._webhooks.give_back(tx, [delivery for delivery, _ in batch.left])
-        after = _standing(webhook, sent, await self._webhooks.now(tx))
+        answers = [answer for _, answer in sent]
+        after = _standing(webhook, answers, await self._webhooks.now(tx))
         if after != webhook:
             await self._webhooks.save(tx, after)
-        if holds := [one.hold for one in sent if one.hold]:
+        if holds := [answer.hold for answer in answers if answer.hold]:
             await self._webhooks.hold(tx, webhook_id, max(holds))
         goes_on = after.enabled and batch.all_ok
         return after, await self._next(tx, after) if goes_on else None
 
-    def _wait(self, sent: _Sent) -> timedelta | None:
+    def _wait(self, delivery: Delivery, answer: Answer) -> timedelta | None:
         """Return the delay before the next attempt; None after the last. `attempts` includes this one."""
-        if sent.delivery.attempts > len(WAITS):
+        if delivery.attempts > len(WAITS):
             return None
-        wait = WAITS[sent.delivery.attempts - 1] * (1 + JITTER * self._jitter())
-        return max(wait, sent.hold or timedelta(0))
+        wait = WAITS[delivery.attempts - 1] * (1 + JITTER * self._jitter())
+        return max(wait, answer.hold or timedelta(0))
 
-    def _tell(self, webhook: Webhook, sent: list[_Sent], after: Webhook | None) -> None:
-        dead = [one for one in sent if not one.ok and self._wait(one) is None]
+    def _tell(self, webhook: Webhook, sent: list[tuple[Delivery, Answer]], after: Webhook | None) -> None:
+        failed = [(delivery, answer) for delivery, answer in sent if not answer.ok]
         self._signals.emit(
             DeliveriesSent(
                 webhook_id=webhook.id,
-                delivered=sum(one.ok for one in sent),
-                failed=sum(not one.ok for one in sent),
-                dead=len(dead),
-                error=next((one.error for one in sent if one.error), None),
+                delivered=len(sent) - len(failed),
+                failed=len(failed),
+                dead=sum(self._wait(*one) is None for one in failed),
+                error=next((answer.coded_error for _, answer in failed), None),
             )
         )
         if after is not None and not after.enabled and webhook.enabled:
@@ -276,13 +260,13 @@ class Courier:
             )
 
 
-def _standing(webhook: Webhook, sent: list[_Sent], now: int) -> Webhook:
+def _standing(webhook: Webhook, answers: list[Answer], now: int) -> Webhook:
     """Return the webhook after a batch; `now` is the store's time."""
-    if not sent:  # no place was free in time
+    if not answers:  # no place was free in time
         return webhook
-    if any(one.status == 410 for one in sent):
+    if any(answer.status == 410 for answer in answers):
         return replace(webhook, enabled=False, reason="gone")
-    if any(one.ok for one in sent):
+    if any(answer.ok for answer in answers):
         return replace(webhook, failing_since=None)
     since = webhook.failing_since or now
     if now - since > span(GIVE_UP):

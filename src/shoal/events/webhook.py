@@ -144,14 +144,14 @@ class Webhook:
     url: str
     events: tuple[str, ...]
     secret: str
-    old_secret: str | None
-    old_until: int | None
-    enabled: bool
-    reason: str | None  # why it is disabled
-    cursor: int  # the last event that was examined for its queue
-    failing_since: int | None
-    held_until: int  # it asked to be sent nothing before; 0: it did not
-    created_at: int
+    old_secret: str | None = None
+    old_until: int | None = None
+    enabled: bool = True
+    reason: str | None = None  # why it is disabled
+    cursor: int = 0  # the last event that was examined for its queue
+    failing_since: int | None = None
+    held_until: int = 0  # it asked to be sent nothing before; 0: it did not
+    created_at: int = 0
 
     @property
     def state(self) -> WebhookState:

@@ -202,7 +202,8 @@ class RobotsFile(Struct):
                 named = [*named, _agent(value)] if last == name else [_agent(value)]
                 group.agents.append(named[-1])
             elif name == "sitemap":
-                file.add_sitemap(value)
+                if value and value not in file.sitemaps and len(file.sitemaps) < MOST_SITEMAPS:
+                    file.sitemaps.append(value)
                 continue
             elif name == "crawl-delay":
                 file.delays.update(dict.fromkeys(named, value))
@@ -212,10 +213,6 @@ class RobotsFile(Struct):
                     group.rules.append(RobotsRule(name == "allow", value, number))
             last = name
         return file
-
-    def add_sitemap(self, url: str) -> None:
-        if url and url not in self.sitemaps and len(self.sitemaps) < MOST_SITEMAPS:
-            self.sitemaps.append(url)
 
     def agent_for(self, token: str) -> str | None:
         """Return the name under which the file addresses an agent: its own, `*`, or None."""

@@ -110,7 +110,7 @@ class RobotsCache:
 
     async def _find(self, origin: str) -> Rules:
         kept = await self._database.read(lambda tx: self._store.robots(tx, origin))
-        if kept is not None and kept.age < self._max_age(kept):
+        if kept is not None and kept.age < (ASK_AGAIN if kept.state is RobotsState.UNREACHABLE else FRESH_FOR):
             return self._rules(kept)
         sent_at = self._clock.monotonic()
         record = await fetch_robots(self._egress, origin, self._agent)
@@ -150,9 +150,6 @@ class RobotsCache:
         """Return whether an old file is used because a new one cannot be fetched."""
         gone = record.state is RobotsState.UNREACHABLE and kept.state is not RobotsState.UNREACHABLE
         return gone and kept.age < KEEP_OLD
-
-    def _max_age(self, record: RobotsRecord) -> timedelta:
-        return ASK_AGAIN if record.state is RobotsState.UNREACHABLE else FRESH_FOR
 
 
 class RobotsAnswer(Enum):

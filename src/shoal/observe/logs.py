@@ -81,7 +81,8 @@ class Logs:
     def _text(self, line: LogLine) -> str:
         time = self._clock.now().strftime("%H:%M:%SZ")
         message = clean(line.message)
-        facts = " ".join(_brief(name, value) for name, value in _not_logged(line.facts, message))
+        said = safe_facts(line.facts).items()
+        facts = " ".join(_brief(name, value) for name, value in said if str(value) not in message)
         if not self._colour:
             return f"{time} {line.level.name:<7} {message}  {facts}".rstrip()
         level = f"\x1b[{COLOURS[line.level]}m{line.level.name:<7}\x1b[0m"
@@ -106,11 +107,8 @@ def has_colour(stream: TextIO) -> bool:
 def safe_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts in the documented order, with every value sanitized and secrets hidden by name as well."""
     first = {name: facts[name] for name in ORDER if name in facts}
-    return {_key(name): safe(name, value) for name, value in (first | dict(facts)).items()}
-
-
-def _key(name: str) -> str:
-    return f"{name}_" if name in OWN else clean(name)
+    named = ((f"{name}_" if name in OWN else clean(name), name, value) for name, value in (first | dict(facts)).items())
+    return {key: safe(name, value) for key, name, value in named}
 
 
 def safe(name: str, value: Any, depth: int = 0) -> Any:
@@ -147,10 +145,6 @@ def _safe_items(name: str, value: Mapping[Any, Any] | Iterable[Any], depth: int)
     return [safe(name, item, depth + 1) for item in list(value)[:MOST_ITEMS]]
 
 
-def _not_logged(facts: Mapping[str, Any], message: str) -> list[tuple[str, Any]]:
-    return [(name, value) for name, value in safe_facts(facts).items() if str(value) not in message]
-
-
 def _brief(name: str, value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return f"{name}={json.dumps(text, ensure_ascii=False) if ' ' in text else text}"
@@ -168,18 +162,12 @@ class Bridge(logging.Handler):
         if record.exc_info and record.exc_info[1] is not None:
             facts["error"] = repr(record.exc_info[1])
             facts["traceback"] = traceback.format_exception(record.exc_info[1])
-        self._logs.say(_nearest(record.levelno), "log", _message(record), **facts)
-
-
-def _nearest(number: int) -> LogLevel:
-    return max((level for level in LogLevel if level <= number), default=LogLevel.DEBUG)
-
-
-def _message(record: logging.LogRecord) -> str:
-    try:
-        return record.getMessage()
-    except Exception:  # an invalid format string in a library must not suppress its message
-        return f"{record.msg} {record.args}"
+        level = max((level for level in LogLevel if level <= record.levelno), default=LogLevel.DEBUG)
+        try:
+            message = record.getMessage()
+        except Exception:  # an invalid format string in a library must not suppress its message
+            message = f"{record.msg} {record.args}"
+        self._logs.say(level, "log", message, **facts)
 
 
 # Libraries that log every request or connection at INFO; our own lines are more useful.

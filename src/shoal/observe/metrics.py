@@ -196,17 +196,19 @@ class Metrics:
         self._requests = self._counter("shoal_http_requests", "HTTP requests served.", "method", "route", "status")
         self._request_time = self._histogram("shoal_http_request_seconds", "Time to serve an HTTP request.", "route")
         self.handlers: Mapping[str, Callable[[Any], None]] = {
-            "ChoreFailed": self._chore_failed,
+            "ChoreFailed": lambda signal: self._chore_failures.labels(signal.chore).inc(),
             "ClockStepped": lambda signal: self._clock_steps.labels(signal.direction).inc(),
-            "JobEnqueued": self._job_enqueued,
-            "JobLeased": self._job_leased,
-            "JobsLeased": self._jobs_leased,
+            "JobEnqueued": lambda signal: self._jobs_created.labels(signal.kind).inc(
+                signal.is_new * len(signal.job_ids)
+            ),
+            "JobLeased": self._leased,
+            "JobsLeased": self._leased,
             "JobsMoved": self._jobs_moved,
             "JobMoved": self._job_moved,
             "PagesSettled": self._pages_settled,
             "HoldsBegun": self._holds_begun,
-            "ChildLost": self._child_lost,
-            "StoreOutOfReach": self._store_out_of_reach,
+            "ChildLost": lambda signal: self._children_lost.inc(),
+            "StoreOutOfReach": lambda signal: self._store_failures.inc(),
             "StorageFilled": lambda signal: self._storage_full.labels(signal.storage).set(1),
             "StorageFreed": lambda signal: self._storage_full.labels(signal.storage).set(0),
             "CrawlMoved": self._crawl_moved,
@@ -217,7 +219,7 @@ class Metrics:
             "DeliveriesSent": self._deliveries_sent,
             "BotAsked": lambda signal: self._bot_pulls.inc(),
             "BotPulled": lambda signal: self._bot_jobs.inc(signal.jobs),
-            "CallerRefused": self._caller_refused,
+            "CallerRefused": lambda signal: self._refusals.inc(),
             "PageRendered": self._page_rendered,
             "BrowserStarted": lambda signal: self._browsers_started.inc(),
             "BrowserEnded": lambda signal: self._browsers_ended.labels(signal.how).inc(),
@@ -251,13 +253,8 @@ class Metrics:
         self.tables.append(MetricTable(name, "histogram", labels, description))
         return Histogram(name, description, labels, buckets=buckets, registry=self.registry)
 
-    def _chore_failed(self, signal: Any) -> None:
-        self._chore_failures.labels(signal.chore).inc()
-
-    def _job_enqueued(self, signal: Any) -> None:
-        self._jobs_created.labels(signal.kind).inc(signal.is_new * len(signal.job_ids))
-
-    def _job_leased(self, signal: Any) -> None:
+    def _leased(self, signal: Any) -> None:
+        """Observe one sample, for a batch its longest wait."""
         self._lease_wait.labels(signal.kind).observe(max(0.0, signal.waited_seconds))
 
     def _job_moved(self, signal: Any) -> None:
@@ -267,10 +264,6 @@ class Metrics:
             ended[str(signal.to)].labels(signal.kind).inc()
         if str(signal.how) == "retried":
             self._jobs_retried.labels(signal.kind).inc()
-
-    def _jobs_leased(self, signal: Any) -> None:
-        """Observe one sample per batch: its longest wait."""
-        self._lease_wait.labels(signal.kind).observe(max(0.0, signal.waited_seconds))
 
     def _jobs_moved(self, signal: Any) -> None:
         self._leases_ended.labels(signal.kind, str(signal.how)).inc(signal.count)
@@ -300,20 +293,11 @@ class Metrics:
         for why, count in signal.holds.items():
             self._holds.labels(why).inc(count)
 
-    def _child_lost(self, _: Any) -> None:
-        self._children_lost.inc()
-
-    def _store_out_of_reach(self, _: Any) -> None:
-        self._store_failures.inc()
-
     def _crawl_moved(self, signal: Any) -> None:
         if str(signal.state) in FINAL:
             self._crawls.labels(str(signal.state)).inc()
             if signal.seconds is not None:
                 self._crawl_seconds.labels(str(signal.state)).observe(signal.seconds)
-
-    def _caller_refused(self, signal: Any) -> None:
-        self._refusals.inc()
 
     def _page_rendered(self, signal: Any) -> None:
         self._rendered.labels(signal.outcome).inc()

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 from shoal.access.limits import AuthThrottle, ConnectionLimits
 from shoal.access.token import TokenRequest, local_caller
 from shoal.app import App, opened
+from shoal.app.connect import SCHEMA_EVERY, SchemaWatch
 from shoal.app.console import SAMPLE_EVERY
-from shoal.app.file_permissions import file_permission_warning
-from shoal.app.schema_watch import EVERY as SCHEMA_EVERY
-from shoal.app.schema_watch import SchemaWatch
+from shoal.app.data_folders import file_permission_warning
 from shoal.base.errors import BadConfig, NodeDisplaced
 from shoal.base.machine import make_private, on_stop, open_private
 from shoal.base.service import Service
@@ -24,7 +23,7 @@ from shoal.base.settings_loader import load
 from shoal.hosts.controller_addresses import ANNOUNCE_EVERY
 from shoal.observe.logs import note
 from shoal.observe.metrics import Metrics
-from shoal.process.http import address_of, check_exposure, config_of, open_socket
+from shoal.process.http import address_of, check_exposure, config_of, health_of, open_socket
 from shoal.process.lifetime import watched
 from shoal.process.worker import workers_of
 from shoal.serve.application import application
@@ -33,7 +32,6 @@ from shoal.serve.connections import LOOK_EVERY, BoundedServer, Certificate, tls_
 from shoal.serve.console.login import Login
 from shoal.serve.endpoint import routes_of
 from shoal.serve.expensive_reads import ExpensiveReads
-from shoal.serve.health import HealthApi
 from shoal.work.worker import Worker, WorkerDisplaced
 
 if TYPE_CHECKING:
@@ -175,21 +173,12 @@ class Controller:
         self._app.rest_api.close()
         self._server.should_exit = True
 
-    def _health(self, metrics: Metrics) -> HealthApi:
-        app = self._app
-        return HealthApi(
-            app.check_store,
-            lambda: (metrics.render(), metrics.content_type),
-            app.clock,
-            lambda: app.wake.problem,
-            lambda: self._workers[0].full_storage if self._workers else {},
-        )
-
     def _serving(self, metrics: Metrics) -> BoundedServer:
         app, settings = self._app, self._app.settings.serve
         authenticator = TokenAuthenticator(app.access.tokens, AuthThrottle(app.clock), settings, app.signals)
         console = app.console
-        groups = [*app.rest_api.endpoint_groups, self._health(metrics), *console.endpoint_groups]
+        health = health_of(app, metrics, lambda: self._workers[0].full_storage if self._workers else {})
+        groups = [*app.rest_api.endpoint_groups, health, *console.endpoint_groups]
         login = Login(authenticator, console.shell)
         endpoints = routes_of(groups, settings.max_request_bytes, ExpensiveReads())
         routes = [*endpoints, *login.routes(), console.shell.assets.route()]

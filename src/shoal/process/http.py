@@ -86,6 +86,16 @@ class Server(BoundedServer):
         yield
 
 
+def health_of(app: App, metrics: Metrics, full_storage: Callable[[], Mapping[str, str]]) -> HealthApi:
+    return HealthApi(
+        app.check_store,
+        lambda: (metrics.render(), metrics.content_type),
+        app.clock,
+        lambda: app.wake.problem,
+        full_storage,
+    )
+
+
 @asynccontextmanager
 async def probed(
     app: App, metrics: Metrics, listen: Address, full_storage: Callable[[], Mapping[str, str]] = dict
@@ -96,15 +106,8 @@ async def probed(
     listener = open_socket(listen, "SHOAL_WORKER_LISTEN")
     listener.listen()
     address = f"{'http' if settings.tls_cert is None else 'https'}://{address_of(listener)}"
-    health = HealthApi(
-        app.check_store,
-        lambda: (metrics.render(), metrics.content_type),
-        app.clock,
-        lambda: app.wake.problem,
-        full_storage,
-    )
     authenticator = TokenAuthenticator(app.access.tokens, AuthThrottle(app.clock), settings, app.signals)
-    routes = routes_of([health], settings.max_request_bytes)
+    routes = routes_of([health_of(app, metrics, full_storage)], settings.max_request_bytes)
     whole = application(routes, app.clock, app.signals, authenticator, open_probes=settings.open_probes)
     server = Server(config_of(whole, settings), ConnectionLimits(settings, app.clock, app.signals), settings)
     serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -12,9 +12,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from shoal.app import App
-from shoal.app.schema_watch import EVERY as SCHEMA_EVERY
-from shoal.app.schema_watch import SchemaWatch
-from shoal.base.database import Tx
+from shoal.app.connect import SCHEMA_EVERY, SchemaWatch
 from shoal.base.errors import LeaseLost, OperatorError, SchemaMismatch, ShoalError, StateConflict
 from shoal.base.service import Service
 from shoal.crawl.crawl import Counts, Crawl
@@ -299,13 +297,11 @@ class LocalCrawl:
 
     async def _stored(self) -> AsyncIterator[list[Page]]:
         """Yield stored pages in their order, after those already read."""
-        while rows := await self._app.database.read(self._rows_after):
+        store, number = PageStore(), self.crawl.number
+        while rows := await self._app.database.read(lambda tx: store.after(tx, number, self._last_read, PAGES_AT_ONCE)):
             self._last_read = rows[-1][0]
             yield [page for _, page in rows]
             await self._stream.wait_for_capacity()
-
-    async def _rows_after(self, tx: Tx) -> list[tuple[int, Page]]:
-        return await PageStore().after(tx, self.crawl.number, self._last_read, PAGES_AT_ONCE)
 
     async def _ensure_paused(self, reason: str) -> None:
         """Pause the crawl in one commit if it is neither ended nor paused: our walker has left, so nobody holds it."""

@@ -3,6 +3,7 @@ redirects, and a browser if it needs one. Nothing of it is stored, except what i
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import closing
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -56,15 +57,8 @@ async def fetch_page(app: App, crawl: Crawl, *, screenshot: bool = False) -> Fet
     check_rendering(app, crawl.config)
     if not crawl.named:
         app.crawls.check(crawl.config)
-    egress = egress_of(app, crawl)
-    try:
-        fetch = PageFetch(app, crawl, egress)
-        try:
-            return await fetch.run(screenshot=screenshot)
-        finally:
-            fetch.close()
-    finally:
-        egress.close()
+    with closing(egress_of(app, crawl)) as egress, closing(PageFetch(app, crawl, egress)) as fetch:
+        return await fetch.run(screenshot=screenshot)
 
 
 class PageFetch:

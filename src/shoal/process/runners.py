@@ -166,7 +166,12 @@ def page_job_executor(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJ
     if has_browser(settings.render):
         from shoal.page_jobs.rendering import PageRenderer
 
-        renderer = PageRenderer(lambda: _page_renderer(app), settings.crawl.max_concurrent_chrome)
+        def new_renderer() -> "Renderer":
+            from shoal.app.render import standalone_renderer  # only for the first page that needs a browser
+
+            return standalone_renderer(settings, clock, signals)
+
+        renderer = PageRenderer(new_renderer, settings.crawl.max_concurrent_chrome)
         app.browsers.add(renderer)
     runner = PageJobRunner(
         EgressRoutes(route),
@@ -189,12 +194,6 @@ def page_job_executor(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJ
         capabilities=(HTTP, SCRAPE) if renderer is None else (HTTP, JS, *SCRAPES),
         connections=settings.pages.speed_profile.connections,
     )
-
-
-def _page_renderer(app: App) -> "Renderer":
-    from shoal.app.render import page_renderer  # only for the first page that needs a browser
-
-    return page_renderer(app)
 
 
 def proxy_of(app: App, crawl: Crawl) -> Proxy | None:

@@ -9,9 +9,8 @@ import orjson
 
 from shoal import __version__
 from shoal.app import App, heartbeat_queue, opened
-from shoal.app.file_permissions import file_permission_warning
-from shoal.app.schema_watch import EVERY as SCHEMA_EVERY
-from shoal.app.schema_watch import SchemaWatch
+from shoal.app.connect import SCHEMA_EVERY, SchemaWatch
+from shoal.app.data_folders import file_permission_warning
 from shoal.base.extras import command as command_of
 from shoal.base.extras import is_installed
 from shoal.base.machine import on_stop

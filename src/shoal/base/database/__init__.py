@@ -86,6 +86,30 @@ class Tx(Protocol):
 Work = Callable[[Tx], Awaitable[T]]
 
 
+class Effects:
+    """What a unit of work wants done after it. The drivers' transactions keep it."""
+
+    __slots__ = ("callbacks", "calls", "later", "undo_calls")
+
+    def __init__(self) -> None:
+        self.callbacks: list[Callback] = []
+        self.calls: list[Call] = []
+        self.undo_calls: list[Call] = []
+        self.later: list[Work[Any]] = []
+
+    def on_commit(self, callback: Callback) -> None:
+        self.callbacks.append(callback)
+
+    def after_commit(self, call: Call) -> None:
+        self.calls.append(call)
+
+    def after_rollback(self, call: Call) -> None:
+        self.undo_calls.append(call)
+
+    def afterwards(self, work: Work[Any]) -> None:
+        self.later.append(work)
+
+
 class Database(Protocol):
     """A store of record. A unit of work awaits nothing but its transaction and changes nothing else: the driver may run
     it on another thread, together with other units, and again after a conflict. Effects go into `Tx.on_commit`."""
@@ -129,6 +153,18 @@ async def await_all(calls: Iterable[Call]) -> None:
             await call()
         except Exception as error:
             asyncio.get_running_loop().call_exception_handler({"message": CALL_FAILED, "exception": error})
+
+
+def run_to_end(call: Awaitable[T], otherwise: str) -> T:
+    """Return the result of a coroutine that never suspends; raise `RuntimeError` with these words if it does."""
+    coroutine: Any = call
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    coroutine.close()
+    raise RuntimeError(otherwise)
 
 
 def readable(rows: Sequence[Any], *, decoded: bool = False) -> list[Any]:

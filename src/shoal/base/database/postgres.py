@@ -16,10 +16,9 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from shoal.base.clock import Clock, SystemClock
-from shoal.base.database import Call, Callback, Conflict, Rows, Tx, Work, await_all, call_all, queries
-from shoal.base.database import queries as migrations
+from shoal.base.database import Conflict, Effects, Rows, Tx, Work, await_all, call_all, queries
 from shoal.base.database.replanning import ReplanOnGrowth
-from shoal.base.errors import BackendUnavailable, BadConfig, SchemaMismatch, StorageFull
+from shoal.base.errors import BackendUnavailable, BadConfig, StorageFull
 from shoal.base.settings import DatabaseSettings
 
 T = TypeVar("T")
@@ -114,20 +113,17 @@ class AnswerWatch:
             self.end()
 
 
-class PostgresTx:
+class PostgresTx(Effects):
     """An open transaction on one connection of the pool. Each of its statements is answered within `seconds`."""
 
-    __slots__ = ("_connection", "_queries", "callbacks", "calls", "later", "rows", "seconds", "undo_calls", "watch")
+    __slots__ = ("_connection", "_queries", "rows", "seconds", "watch")
 
     def __init__(self, connection: Any, watch: AnswerWatch, seconds: float) -> None:
+        super().__init__()
         self._connection = connection
         self.watch = watch
         self.seconds = seconds
         self.rows = 0  # written in batches
-        self.callbacks: list[Callback] = []
-        self.calls: list[Call] = []
-        self.undo_calls: list[Call] = []
-        self.later: list[Work[Any]] = []
         self._queries = queries.load("postgres")
 
     async def all(self, query: str, **values: Any) -> list[Any]:
@@ -164,18 +160,6 @@ class PostgresTx:
     def _expect(self, query: str) -> queries.Query:
         self.watch.expect(self.seconds)
         return self._queries[query]
-
-    def on_commit(self, callback: Callback) -> None:
-        self.callbacks.append(callback)
-
-    def after_commit(self, call: Call) -> None:
-        self.calls.append(call)
-
-    def after_rollback(self, call: Call) -> None:
-        self.undo_calls.append(call)
-
-    def afterwards(self, work: Work[Any]) -> None:
-        self.later.append(work)
 
 
 class PostgresDatabase:
@@ -422,16 +406,9 @@ class PostgresDatabase:
             await asyncio.shield(await_all(tx.calls))
 
     async def _migrate(self, connection: Any, watch: AnswerWatch, *, upgrade: bool) -> None:
-        wanted = migrations.newest("postgres")
         applied = await _applied(connection)
-        found = max(applied, default=0)
-        if found > wanted:
-            raise SchemaMismatch(self.name, found, wanted, "update Shoal")
-        if migrations.differing("postgres", applied) is not None:
-            raise SchemaMismatch(self.name, found, wanted, _UNRELEASED_FIX)
-        if 0 < found < wanted and not upgrade:
-            raise SchemaMismatch(self.name, found, wanted, "run `shoal db upgrade`")
-        if found < wanted:
+        queries.check_schema(self.dialect, self.name, applied, _UNRELEASED_FIX, upgrade=upgrade)
+        if max(applied, default=0) < queries.newest(self.dialect):
             await _upgrade(connection, watch, self._statement_seconds)
 
     async def _translated(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -551,7 +528,7 @@ async def _upgrade(connection: Any, watch: AnswerWatch, statement_seconds: float
             "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER, applied_at TIMESTAMPTZ, fingerprint TEXT)"
         )
         found = await connection.fetchval("SELECT coalesce(max(version), 0) FROM schema_version")
-        for step in migrations.missing("postgres", found):
+        for step in queries.missing("postgres", found):
             watch.expect(statement_seconds * (step.sql.count(";") + 1))  # the server limits each statement
             await connection.execute(step.sql)
             watch.expect(statement_seconds)

@@ -31,6 +31,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from shoal.base.errors import SchemaMismatch
+
 _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 # A parameter, but not a `::cast`, and not inside a string or a comment.
 _TOKEN = re.compile(r"'(?:[^']|'')*'|--[^\n]*|::\w+|:([a-z_][a-z0-9_]*)")
@@ -163,10 +165,19 @@ def newest(dialect: str) -> int:
     return migrations(dialect)[-1].version
 
 
-def differing(dialect: str, applied: dict[int, str | None]) -> int | None:
-    """Return the first migration that was applied to a store but is not ours; None if all of them are ours."""
+def check_schema(
+    dialect: str, store: str, applied: dict[int, str | None], unreleased_fix: str, *, upgrade: bool
+) -> None:
+    """Raise `SchemaMismatch` if these migrations, with their fingerprints, were applied by a newer or an unreleased
+    version of Shoal, or by an older one and there is no leave to upgrade."""
+    found, wanted = max(applied, default=0), newest(dialect)
+    if found > wanted:
+        raise SchemaMismatch(store, found, wanted, "update Shoal")
     ours = {step.version: step.fingerprint for step in migrations(dialect)}
-    return next((version for version, made in sorted(applied.items()) if made != ours.get(version, made)), None)
+    if any(made != ours.get(version, made) for version, made in applied.items()):
+        raise SchemaMismatch(store, found, wanted, unreleased_fix)
+    if 0 < found < wanted and not upgrade:
+        raise SchemaMismatch(store, found, wanted, "run `shoal db upgrade`")
 
 
 def missing(dialect: str, version: int) -> list[Migration]:

@@ -10,7 +10,7 @@ import os
 import queue
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -19,13 +19,11 @@ from typing import Any, TypeVar, cast
 import orjson
 from msgspec.structs import asdict
 
-from shoal.base import machine as disk
 from shoal.base.clock import Clock
-from shoal.base.database import CALL_FAILED, Call, Callback, Rows, Tx, Work, call_all, queries
-from shoal.base.database import queries as migrations
+from shoal.base.database import CALL_FAILED, Effects, Rows, Tx, Work, call_all, queries, run_to_end
 from shoal.base.database.clock import ClockAnchor, WallClock, after_boot, store_time
-from shoal.base.errors import BackendUnavailable, BadConfig, SchemaMismatch, StorageFull
-from shoal.base.machine import make_private, open_private
+from shoal.base.errors import BackendUnavailable, BadConfig, StorageFull
+from shoal.base.machine import NO_SPACE, make_private, open_private, try_write
 
 T = TypeVar("T")
 
@@ -36,21 +34,20 @@ WAL_RESET_FIX = (3, 51, 3)
 CACHE_KB = 40_960
 READER_CACHE_KB = 8_192
 CHECKPOINT_PAGES = 16_000  # 64 MB
-NO_SPACE = 65_536  # bytes
+FULL_BYTES = 65_536  # a disk with less free space counts as full
+_SUSPENDED = "a unit of work may await nothing but its transaction"
 MAX_UNITS = 64  # per transaction: bounds how long a unit waits for the others
 
 
-class SqliteTx:
-    """An open transaction on this thread's connection."""
+class SqliteTx(Effects):
+    """An open transaction on this thread's connection. What it does `afterwards` is in the same commit: there is only
+    one writer, so nobody waits for its locks."""
 
-    __slots__ = ("_connection", "_queries", "callbacks", "calls", "later", "undo_calls")
+    __slots__ = ("_connection", "_queries")
 
     def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__()
         self._connection = connection
-        self.callbacks: list[Callback] = []
-        self.calls: list[Call] = []
-        self.undo_calls: list[Call] = []
-        self.later: list[Work[Any]] = []
         self._queries = queries.load("sqlite")
 
     async def all(self, query: str, **values: Any) -> list[Any]:
@@ -78,19 +75,6 @@ class SqliteTx:
         found, execute = self._queries[query], self._connection.execute
         return [answer for row in found.rows(rows) for answer in execute(found.sql, row).fetchall()]
 
-    def on_commit(self, callback: Callback) -> None:
-        self.callbacks.append(callback)
-
-    def after_commit(self, call: Call) -> None:
-        self.calls.append(call)
-
-    def after_rollback(self, call: Call) -> None:
-        self.undo_calls.append(call)
-
-    def afterwards(self, work: Work[Any]) -> None:
-        """Run it in the same commit: there is only one writer, so nobody waits for its locks."""
-        self.later.append(work)
-
     def _execute(self, query: str, values: dict[str, Any]) -> sqlite3.Cursor:
         for name, value in values.items():
             if type(value) is list:  # SQLite has no arrays: its queries read lists with json_each
@@ -109,10 +93,13 @@ class _Connection(sqlite3.Connection):
         self.base, self.at, self.since = self.execute("SELECT base, at, since FROM store_clock").fetchone()
 
 
+_NO_EFFECTS = Effects()
+
+
 class _Unit:
     """A unit of work in the writer: the work, its outcome, and the event loop that waits for it."""
 
-    __slots__ = ("callbacks", "calls", "error", "future", "loop", "result", "undo_calls", "work")
+    __slots__ = ("effects", "error", "future", "loop", "result", "work")
 
     def __init__(self, work: Work[Any], loop: asyncio.AbstractEventLoop) -> None:
         self.work = work
@@ -120,27 +107,20 @@ class _Unit:
         self.future: asyncio.Future[Any] = loop.create_future()
         self.result: Any = None
         self.error: BaseException | None = None
-        self.callbacks: list[Callback] = []
-        self.calls: list[Call] = []
-        self.undo_calls: list[Call] = []
+        self.effects = _NO_EFFECTS
 
     def run(self, connection: "_Connection") -> None:
         """Run the work to completion, and then the work it deferred."""
-        tx = SqliteTx(connection)
-        self.callbacks, self.calls, self.undo_calls = tx.callbacks, tx.calls, tx.undo_calls
-        self.result = _run_to_its_end(self.work(cast(Tx, tx)))
+        self.effects = tx = SqliteTx(connection)
+        self.result = run_to_end(self.work(cast(Tx, tx)), _SUSPENDED)
         for later in tx.later:
-            following = SqliteTx(connection)
-            _run_to_its_end(later(cast(Tx, following)))
-            self.callbacks += following.callbacks
-            self.calls += following.calls
-            self.undo_calls += following.undo_calls
+            run_to_end(later(cast(Tx, tx)), _SUSPENDED)
 
     def call(self) -> None:
         """Make the calls to other systems that follow the commit, or the rollback."""
-        for call in self.calls if self.error is None else self.undo_calls:
+        for call in self.effects.calls if self.error is None else self.effects.undo_calls:
             try:
-                _run_to_its_end(call())
+                run_to_end(call(), _SUSPENDED)
             except Exception as error:  # the unit is over, and the other calls are still made
                 context = {"message": CALL_FAILED, "exception": error}
                 self.loop.call_soon_threadsafe(self.loop.call_exception_handler, context)
@@ -148,7 +128,7 @@ class _Unit:
     def deliver(self) -> None:
         """Deliver the outcome, on the event loop."""
         if self.error is None:
-            call_all(self.callbacks)  # even if the caller was cancelled: the unit is committed
+            call_all(self.effects.callbacks)  # even if the caller was cancelled: the unit is committed
         if self.future.done():
             return
         if self.error is not None:
@@ -205,7 +185,7 @@ class SqliteDatabase:
     async def check_space(self) -> None:
         """Raise `StorageFull` unless the disk has more free space than the WAL has already reserved."""
         try:
-            await asyncio.to_thread(disk.try_write, self.path.parent)
+            await asyncio.to_thread(try_write, self.path.parent)
         except OSError as error:
             translated = self._translate(error)
             raise translated from error
@@ -257,17 +237,10 @@ class SqliteDatabase:
             raise self._translate(error) from error
 
     def _migrate(self, connection: _Connection, upgrade: bool) -> None:
-        wanted = migrations.newest("sqlite")
-        found = _version(connection)
-        if found == 0 and _is_of_another_program(connection):
+        if _version(connection) == 0 and _is_of_another_program(connection):
             raise BadConfig("DATABASE_URL", f"names {self.path}, which is the database of another program", _PATH_FIX)
-        if found > wanted:
-            raise SchemaMismatch(self.name, found, wanted, "update Shoal")
-        if migrations.differing("sqlite", _fingerprints(connection)) is not None:
-            raise SchemaMismatch(self.name, found, wanted, _UNRELEASED_FIX)
-        if 0 < found < wanted and not upgrade:
-            raise SchemaMismatch(self.name, found, wanted, "run `shoal db upgrade`")
-        while _version(connection) < wanted:
+        queries.check_schema(self.dialect, self.name, _fingerprints(connection), _UNRELEASED_FIX, upgrade=upgrade)
+        while _version(connection) < queries.newest(self.dialect):
             _apply_next(connection)
         self._start_clock(connection)
 
@@ -394,7 +367,7 @@ class SqliteDatabase:
             connection.execute(f"PRAGMA cache_size = -{READER_CACHE_KB}")
             connection.execute("BEGIN")
             connection.read_clock()
-            unit.result = _run_to_its_end(unit.work(cast(Tx, SqliteTx(connection))))
+            unit.result = run_to_end(unit.work(cast(Tx, SqliteTx(connection))), _SUSPENDED)
         except BaseException as error:
             unit.error = self._translate(error)
         finally:
@@ -406,13 +379,13 @@ class SqliteDatabase:
         import shutil
 
         with suppress(OSError):
-            return shutil.disk_usage(self.path.parent).free < NO_SPACE
+            return shutil.disk_usage(self.path.parent).free < FULL_BYTES
         return False
 
     def _translate(self, error: BaseException) -> BaseException:
         """Translate a driver error into ours; return other errors unchanged."""
         if isinstance(error, OSError):
-            if error.errno in disk.NO_SPACE:
+            if error.errno in NO_SPACE:
                 return StorageFull(self.name)
             return BadConfig("DATABASE_URL", f"names {self.path}, which cannot be used ({error.strerror})", _PATH_FIX)
         if not isinstance(error, sqlite3.OperationalError | sqlite3.DatabaseError):
@@ -438,16 +411,6 @@ class SqliteDatabase:
 _PERHAPS_FULL = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)  # the WAL or its index could not be created or extended
 _UNRELEASED_FIX = "it was created by an unreleased version of Shoal: move the file away, or use another"
 _PATH_FIX = "use a file in a folder that exists and is writable, as sqlite:////absolute/path.db"
-
-
-def _run_to_its_end(work: Awaitable[Any]) -> Any:
-    unit = cast(Coroutine[Any, Any, Any], work)
-    try:
-        unit.send(None)
-    except StopIteration as stop:
-        return stop.value
-    unit.close()
-    raise RuntimeError("a unit of work may await nothing but its transaction")
 
 
 def _deliver(units: list[_Unit]) -> None:
@@ -499,7 +462,7 @@ def _is_of_another_program(connection: _Connection) -> bool:
 def _apply_next(connection: _Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        steps = migrations.missing("sqlite", _version(connection))
+        steps = queries.missing("sqlite", _version(connection))
         if steps:
             for statement in _statements(steps[0].sql):
                 connection.execute(statement)

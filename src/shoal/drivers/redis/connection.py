@@ -108,9 +108,8 @@ FOLDER = Path(__file__).parent / "scripts"
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script, and the name under which the server caches it."""
+    """A script, and the hash under which the server caches it."""
 
-    name: str
     text: str
     sha: str
 
@@ -121,7 +120,7 @@ def load(name: str) -> Script:
     shared = FOLDER / f"{name.partition('_')[0]}.lua"
     if shared.exists():
         text = f"{shared.read_text(encoding='utf-8')}\n{text}"
-    return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+    return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 Value = str | bytes | int | float
@@ -156,16 +155,16 @@ class LoopRedis:
         pool.connection_class = type("Connection", (_QuickPacking, pool.connection_class), {})
 
     async def command(self, *words: Value) -> Any:
-        return await self._translated(lambda: self._client.execute_command(*words))
+        return await self._translated(lambda: self._send(*words))
 
     async def script(self, name: str, keys: Sequence[str], arguments: Sequence[Value]) -> Any:
         script = load(name)
 
         async def call() -> Any:
             try:
-                return await self._client.execute_command("EVALSHA", script.sha, len(keys), *keys, *arguments)
+                return await self._send("EVALSHA", script.sha, len(keys), *keys, *arguments)
             except NoScriptError:
-                return await self._client.execute_command("EVAL", script.text, len(keys), *keys, *arguments)
+                return await self._send("EVAL", script.text, len(keys), *keys, *arguments)
 
         return await self._translated(call)
 
@@ -177,41 +176,32 @@ class LoopRedis:
             return await call()
         except FAILURES as error:
             # Idle connections may lead to a server that is gone, or that has become a replica.
-            await self._client.connection_pool.disconnect(inuse_connections=False)
+            await self._disconnect_idle()
             raise translated(self.name, error) from error
 
+    def _send(self, *words: Value) -> Awaitable[Any]:
+        return self._client.execute_command(*words)  # type: ignore[no-any-return]
 
-class ThreadRedis:
-    """Implements `RedisClient` for units of work that run to completion on a thread: its calls never suspend."""
+    async def _disconnect_idle(self) -> None:
+        await self._client.connection_pool.disconnect(inuse_connections=False)
+
+
+class ThreadRedis(LoopRedis):
+    """The same for units of work that run to completion on a thread: its client blocks, so its calls never suspend."""
 
     def __init__(self, settings: RedisSettings) -> None:
         self.name = name_of(settings)
         options = _options(settings, Retry(NoBackoff(), 0))
         self._client: Any = redis.Redis.from_url(settings.url, command_packer=_QuickPacking(), **options)
 
-    async def command(self, *words: Value) -> Any:
-        return self._translated(lambda: self._client.execute_command(*words))
-
-    async def script(self, name: str, keys: Sequence[str], arguments: Sequence[Value]) -> Any:
-        script = load(name)
-
-        def call() -> Any:
-            try:
-                return self._client.execute_command("EVALSHA", script.sha, len(keys), *keys, *arguments)
-            except NoScriptError:
-                return self._client.execute_command("EVAL", script.text, len(keys), *keys, *arguments)
-
-        return self._translated(call)
-
     async def close(self) -> None:
         self._client.close()
 
-    def _translated(self, call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except FAILURES as error:
-            self._client.connection_pool.disconnect(inuse_connections=False)
-            raise translated(self.name, error) from error
+    async def _send(self, *words: Value) -> Any:
+        return self._client.execute_command(*words)
+
+    async def _disconnect_idle(self) -> None:
+        self._client.connection_pool.disconnect(inuse_connections=False)
 
 
 class _QuickPacking:

@@ -46,8 +46,10 @@ from shoal.drivers.redis.frontier_records import (
     live_walkers,
     pack_key,
     pack_keys,
+    pack_target,
     place_of,
     read_record,
+    read_target,
     record_of,
     seq_word,
     waiting_of,
@@ -180,7 +182,7 @@ class RedisFrontier:
         states: dict[Url, RedirectState] = {}
         for url, fate, stored, record in zip(asked, rows[::3], rows[1::3], rows[2::3], strict=True):
             if fate:
-                via = Url(stored[10 : 10 + int(stored[2:10], 16)].decode()) if stored else None
+                via = Url(read_target(stored).via) if stored else None
                 states[url] = RedirectState(Fate(int(fate)), via, read_record(record).chain if record else None)
         return states
 
@@ -261,7 +263,7 @@ class RedisFrontier:
             values: list[Value] = []
             for key, target in some:
                 via = target.via.encode()
-                values += [pack_key(*key), _target(target.fate, via, Url(target.url)), len(via)]
+                values += [pack_key(*key), pack_target(target.fate, via, target.url), len(via)]
             await place.change(tx, "claim", *values)
 
     async def finish_rebuild(self, tx: Tx, crawl: int) -> None:
@@ -325,8 +327,9 @@ class RedisFrontier:
         for some in _batches(urls):
             values: list[Value] = []
             for url in some:
-                host = numbers[origin(url.url)]
-                values += [host, depth_word(url.depth), _new_record(url, host)]
+                host_origin = origin(url.url)
+                waiting = WaitingUrl(numbers[host_origin], url.url[len(host_origin) :], int(url.kind), url.parent_key)
+                values += [waiting.host, depth_word(url.depth), record_of(pack_key(url.key, url.chk), waiting)]
             made, reopened = await place.change(tx, "hold_new", *values)
             new += [url for url, is_new in zip(some, made, strict=True) if is_new]
             before.update(Fate(int(fate)) for fate in reopened)
@@ -354,7 +357,7 @@ class RedisFrontier:
         for key, done in wanted.items():
             assert done.onward is not None
             via = done.task.url.encode()
-            values += [pack_key(*key), _target(Fate.FETCHED_VIA, via, done.onward.target), len(via)]
+            values += [pack_key(*key), pack_target(Fate.FETCHED_VIA, via, done.onward.target), len(via)]
         free: set[int] = set()
         opened, reopened = 0, list[bytes]()
         if values:
@@ -441,16 +444,6 @@ class RedisFrontier:
             [count] = await place.run("recover", name, *some)
             back += count
         return back
-
-
-def _new_record(url: NewUrl, host: int) -> bytes:
-    path = url.url[len(origin(url.url)) :]
-    return record_of(pack_key(url.key, url.chk), WaitingUrl(host, path, int(url.kind), url.parent_key))
-
-
-def _target(fate: Fate, via: bytes, target: Url) -> bytes:
-    """Return what is stored about the target of a redirect."""
-    return b"%02d%08x" % (int(fate), len(via)) + via + target.encode()
 
 
 def _batches(items: list[Any], size: int = BATCH) -> list[list[Any]]:

@@ -33,6 +33,7 @@ from shoal.drivers.redis.frontier_records import (
     prefix,
     read_entry,
     read_record,
+    read_target,
     unpack_key,
     walker_name,
 )
@@ -88,7 +89,7 @@ class RedisFrontierAdmin:
         stored = await place.command("HGET", "redirect_targets", pack_key(*key))
         if facts is None or facts.page is not None or stored is None:
             return facts
-        target = _target(stored)
+        target = read_target(stored)
         via = Url(target.via)
         source = await self._facts(tx, place, via, UrlKind.PAGE, key_of(via, place.key_seed))
         return UrlFacts(facts.fate, facts.waiting, facts.page, facts.sitemap, target, source)
@@ -127,7 +128,7 @@ class RedisFrontierAdmin:
         rows = _pairs(await place.command("HGETALL", "redirect_targets"))
         found = sorted((unpack_key(key), stored) for key, stored in rows)
         start = 0 if after is None else bisect_right(found, after, key=lambda one: one[0])
-        return [(key, _target(stored)) for key, stored in found[start : start + limit]]
+        return [(key, read_target(stored)) for key, stored in found[start : start + limit]]
 
     async def forget(self, tx: Tx, crawl: int, limit: int) -> int:
         """Forget all URLs at once, whatever the limit: Redis frees the memory in the background."""
@@ -263,11 +264,6 @@ def _kept(waiting: WaitingUrl, host_origin: str, depth: int, due: int | None) ->
         target=None if waiting.start is None else at,
         chain=waiting.chain,
     )
-
-
-def _target(stored: bytes) -> RedirectTarget:
-    end = 10 + int(stored[2:10], 16)
-    return RedirectTarget(stored[end:].decode(), stored[10:end].decode(), Fate(int(stored[:2])))
 
 
 def _fence(name: str) -> Fence:

@@ -15,7 +15,7 @@ from shoal.base.database import Tx
 from shoal.base.errors import BackendUnavailable, FrontierLost, InvalidInput, StateConflict
 from shoal.base.url import Url, origin
 from shoal.crawl.frontier.fates import Fate
-from shoal.crawl.frontier.values import SUSPECT_FROM, FrontierTask, NewUrl, UrlKind, key_of
+from shoal.crawl.frontier.values import SUSPECT_FROM, FrontierTask, NewUrl, RedirectTarget, UrlKind, key_of
 from shoal.drivers.redis.connection import RedisClient, Value, code_of
 from shoal.queue.job import Fence
 from shoal.web.page_fetcher import RedirectChain
@@ -115,6 +115,16 @@ def record_of(key: bytes, waiting: WaitingUrl) -> bytes:
 
 def read_record(record: bytes) -> WaitingUrl:
     return _decode(record[13:])
+
+
+def pack_target(fate: Fate, via: bytes, target: str) -> bytes:
+    """Return what is stored about the target of a redirect."""
+    return b"%02d%08x" % (int(fate), len(via)) + via + target.encode()
+
+
+def read_target(stored: bytes) -> RedirectTarget:
+    end = 10 + int(stored[2:10], 16)
+    return RedirectTarget(stored[end:].decode(), stored[10:end].decode(), Fate(int(stored[:2])))
 
 
 def waiting_of(task: FrontierTask, parent: int | None, *, attempts: int, target: Url | None = None) -> WaitingUrl:

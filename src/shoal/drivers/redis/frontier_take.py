@@ -88,10 +88,9 @@ class RedisTake:
             return None
         seq, waiting = free[0]
         host = waiting.host
-        given = await self._pages_of([host])
-        rotation = Rotation(
-            [HostCandidate(host, origins[host], states[host], given[host])], self._rate, 1, self._admission
-        )
+        [[pages]] = await self._place.run("pages", host)
+        candidate = HostCandidate(host, origins[host], states[host], int(pages or 0))
+        rotation = Rotation([candidate], self._rate, 1, self._admission)
         [batch] = rotation.batches
         await self._limit(rotation)
         if batch.capacity <= 0:
@@ -159,10 +158,6 @@ class RedisTake:
     async def _origins(self, numbers: list[int]) -> dict[int, str]:
         rows = await self._tx.all("host_origins", hosts=numbers)
         return {row["number"]: row["origin"] for row in rows}
-
-    async def _pages_of(self, hosts: list[int]) -> dict[int, int]:
-        [values] = await self._place.run("pages", *hosts)
-        return {host: int(value or 0) for host, value in zip(hosts, values, strict=True)}
 
     async def _limit(self, rotation: Rotation) -> None:
         if rotation.needs_in_flight:

@@ -4,12 +4,11 @@ What a call needs of the database is remembered for a moment. Whenever that is n
 caller asks the database instead; so it does when Redis does not know the frontier any more.
 """
 
-from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from shoal.base.clock import Clock
-from shoal.base.database import Tx
+from shoal.base.database import Tx, run_to_end
 from shoal.base.errors import FrontierLost
 from shoal.base.url import Url, origin
 from shoal.crawl.frontier.values import FrontierTask, UrlKind, key_of
@@ -170,17 +169,7 @@ class SingleCalls:
         passed = self._clock.monotonic() - look.asked_at
         place = replace(look.place, client=self._client, now=look.place.now + int(1e6 * passed))
         try:
-            return _finished(place.run(script, *arguments))
+            return run_to_end(place.run(script, *arguments), "a single call needs a client that blocks its thread")
         except FrontierLost:
             self.forget()
             return None
-
-
-def _finished(call: Coroutine[Any, Any, list[Any]]) -> list[Any]:
-    """Return the result of a call that never suspends."""
-    try:
-        call.send(None)
-    except StopIteration as end:
-        return list(end.value)
-    call.close()
-    raise RuntimeError("a single call needs a client that blocks its thread")

@@ -1,6 +1,6 @@
 """A forward proxy on loopback that is a browser's only way to the network, under the same rules as every request."""
 
-from shoal.egress.pinning_proxy.account import Allow, ProxyAccount, ProxyCounts, ProxyRefusal
+from shoal.egress.pinning_proxy.account import Allow, ProxyAccount, ProxyCounts
 from shoal.egress.pinning_proxy.connections import ProxyLimits
 from shoal.egress.pinning_proxy.server import CHROMIUM_NETWORK_FLAGS, PinningProxy, chromium_network_flags
 
@@ -11,6 +11,5 @@ __all__ = [
     "ProxyAccount",
     "ProxyCounts",
     "ProxyLimits",
-    "ProxyRefusal",
     "chromium_network_flags",
 ]

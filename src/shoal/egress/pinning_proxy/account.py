@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from shoal.base.url import Url
 from shoal.egress.address import endpoint
@@ -21,16 +21,6 @@ Allow = Callable[[str], Awaitable[str | None]]
 
 _REFUSALS_KEPT: Final = 100
 _LIMITS: Final = frozenset({"too_many_connections", "body_too_large", "session_too_large", "not_allowed"})
-
-
-class ProxyRefusal(Struct, frozen=True):
-    """A request that got no response. `message` is public; `operator_detail` names addresses."""
-
-    target: str
-    code: str
-    message: str
-    operator_detail: str = ""
-    retryable: bool = False
 
 
 @dataclass(slots=True)
@@ -56,7 +46,7 @@ class ProxyAccount:
         dialer: PinnedDialer,
         limits: ProxyLimits,
         allow: Allow | None = None,
-        on_close: Callable[["ProxyAccount"], None] = lambda _account: None,
+        on_close: Callable[["ProxyAccount"], object] = lambda _account: None,
     ) -> None:
         self.username = secrets.token_hex(8)
         self.password = secrets.token_urlsafe(24)
@@ -67,13 +57,13 @@ class ProxyAccount:
         self.idle = IdleConnections(limits.host_connections)
         self._allow = allow
         self._on_close = on_close
-        self._refusals: deque[ProxyRefusal] = deque(maxlen=_REFUSALS_KEPT)
+        self._refusals: deque[Failure] = deque(maxlen=_REFUSALS_KEPT)
         self._open: set[Abortable] = set()
         self.is_closed = False
 
     @property
-    def refusals(self) -> tuple[ProxyRefusal, ...]:
-        """The newest requests that were refused or failed, oldest first."""
+    def refusals(self) -> tuple[Failure, ...]:
+        """Why the newest requests were refused or failed, oldest first. `url` is the host and port for a tunnel."""
         return tuple(self._refusals)
 
     def failure_of(self, url: Url) -> Failure | None:
@@ -81,10 +71,8 @@ class ProxyAccount:
         or of a tunnel to its host and port."""
         host, port = endpoint(url)
         targets = (url, f"{host}:{port}")
-        found = next((refusal for refusal in reversed(self._refusals) if refusal.target in targets), None)
-        return (
-            None if found is None else Failure(found.code, found.message, found.retryable, found.operator_detail, url)
-        )
+        found = next((refusal for refusal in reversed(self._refusals) if refusal.url in targets), None)
+        return None if found is None else replace(found, url=url)
 
     def close(self) -> None:
         """Abort all connections; later requests with this credential are refused."""
@@ -118,9 +106,7 @@ class ProxyAccount:
             self.counts.refused += 1
         else:
             self.counts.failed += 1
-        self._refusals.append(
-            ProxyRefusal(target, failure.code, failure.message, failure.operator_detail, failure.retryable)
-        )
+        self._refusals.append(replace(failure, url=target))
 
     def received(self, count: int) -> Failure | None:
         """Count bytes from a server; returns a failure if they exceed the limit of the account."""

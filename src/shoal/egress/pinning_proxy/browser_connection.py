@@ -291,6 +291,7 @@ class Tunnel:
         return self._failure
 
     def idle_seconds(self) -> float:
+        """Return how long it has been idle; 0 while it is in use. An idle one may be closed in favour of another."""
         return 0.0 if self._awaits_server else self._clock.monotonic() - self._last_byte_at
 
     def abort(self) -> None:

@@ -5,7 +5,7 @@ import base64
 from collections import Counter, deque
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from shoal.egress.address import AddressRule, Endpoint, Proxy, Route, literal
 from shoal.egress.curl import machine_ca_file, refused
@@ -15,6 +15,7 @@ from shoal.egress.resolver import Answer, Resolver
 
 if TYPE_CHECKING:
     from shoal.base.settings import EgressSettings
+    from shoal.egress.pinning_proxy.browser_connection import Tunnel
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +48,6 @@ class ProxyLimits:
         )
 
 
-class Yielding(Protocol):
-    """A connection that may be closed in favour of another one while it is idle."""
-
-    def idle_seconds(self) -> float:
-        """Return how long it has been idle, in seconds; 0 while it is in use."""
-        ...
-
-    def abort(self) -> None: ...
-
-
 class ConnectionSlots:
     """The slots of one account. A request waits for a slot of its host; a tunnel that is idle gives up its slot.
 
@@ -68,7 +59,7 @@ class ConnectionSlots:
         self._limits = limits
         self._used: Counter[str] = Counter()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        self._tunnels: dict[str, set[Yielding]] = {}
+        self._tunnels: dict[str, set[Tunnel]] = {}
 
     async def acquire(self, host: str) -> Failure | None:
         """Take a slot, or return the failure to get one in time."""
@@ -106,10 +97,10 @@ class ConnectionSlots:
             del self._used[host]
             self._waiting.pop(host, None)
 
-    def add_tunnel(self, host: str, tunnel: Yielding) -> None:
+    def add_tunnel(self, host: str, tunnel: "Tunnel") -> None:
         self._tunnels.setdefault(host, set()).add(tunnel)
 
-    def remove_tunnel(self, host: str, tunnel: Yielding) -> None:
+    def remove_tunnel(self, host: str, tunnel: "Tunnel") -> None:
         self._tunnels[host].discard(tunnel)
         if not self._tunnels[host]:
             del self._tunnels[host]
@@ -169,14 +160,13 @@ class PinnedDialer:
         resolver: Resolver,
         limits: ProxyLimits,
         proxy: Proxy | None = None,
-        ca_file: str | None = None,
     ) -> None:
         self._rule = rule
         self._resolver = resolver
         self._connect_seconds = limits.connect_timeout.total_seconds()
         self._idle_seconds = limits.idle_timeout.total_seconds()
         self._proxy = proxy
-        self._ca_file = ca_file or machine_ca_file()
+        self._ca_file = machine_ca_file()
 
     @property
     def sends_to_proxy(self) -> bool:

@@ -34,10 +34,8 @@ class PinningProxy:
         *,
         clock: Clock | None = None,
         resolver: Resolver | None = None,
-        ca_file: str | None = None,
     ) -> None:
         self._limits = limits
-        self._ca_file = ca_file
         self._clock = clock or SystemClock()
         self._resolver = resolver or Resolver(self._clock, timeout=limits.connect_timeout)
         self._server: asyncio.Server | None = None
@@ -68,8 +66,8 @@ class PinningProxy:
         limits = limits or self._limits
         # A page must not reach the proxy itself, whatever the operator allowed.
         rule = replace(rule, own=rule.own | {(IPv4Address(_HOST), self.port)})
-        dialer = PinnedDialer(rule, self._resolver, limits, proxy, self._ca_file)
-        account = ProxyAccount(dialer, limits, allow, self._forget)
+        dialer = PinnedDialer(rule, self._resolver, limits, proxy)
+        account = ProxyAccount(dialer, limits, allow, lambda closed: self._accounts.pop(closed.username, None))
         self._accounts[account.username] = account
         return account
 
@@ -94,9 +92,6 @@ class PinningProxy:
         self.abort()
         await asyncio.gather(*self._serving, return_exceptions=True)
         self._resolver.close()
-
-    def _forget(self, account: ProxyAccount) -> None:
-        self._accounts.pop(account.username, None)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         browser = ByteStream(reader, writer, self._limits.idle_timeout.total_seconds())
