@@ -163,6 +163,32 @@ async def test_without_a_worker_the_error_says_how_to_start_one(
         assert (await scrape(api, f"{site.url}/about", key="knever")).status == 200
 
 
+async def test_without_a_worker_all_clients_with_one_key_get_the_same_error_and_then_the_key_is_free(
+    api: ServedApi, site: ScriptedSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrapes, "NO_WORKER_SECONDS", 0.3)
+    found = await asyncio.gather(*[scrape(api, f"{site.url}/about", key="k") for _ in range(4)])
+    assert [(one.status, one.json["code"]) for one in found] == [(503, "no_worker")] * 4
+    assert len({one.json["detail"] for one in found}) == 1
+    assert {(one["state"], one["state_reason"]) for one in await jobs(api)} == {("cancelled", "no_worker")}
+    async with page_loop(api.app):
+        assert (await scrape(api, f"{site.url}/about", key="k")).status == 200
+
+
+async def test_a_key_outlives_a_client_that_leaves_while_another_waits(api: ServedApi, site: ScriptedSite) -> None:
+    url = f"{site.url}/about"
+    body = json.dumps({"url": url, "timeout_seconds": 20})
+    _, writer = await asyncio.open_connection("127.0.0.1", api.port)
+    head = f"POST {SCRAPE} HTTP/1.1\r\nHost: 127.0.0.1:{api.port}\r\nContent-Type: application/json\r\n"
+    writer.write(f"{head}Idempotency-Key: k\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+    await until_jobs(api, 1)
+    waiting = asyncio.ensure_future(scrape(api, url, key="k", timeout_seconds=20))
+    writer.close()
+    async with page_loop(api.app):
+        again, found = await scrape(api, url, key="k", timeout_seconds=20), await waiting
+    assert (found.status, again.json, site.times("/about")) == (200, found.json, 1)
+
+
 async def test_bots_get_no_scrapes(api: ServedApi, site: ScriptedSite) -> None:
     first = await scrape(api, f"{site.url}/about", timeout_seconds=0.01)
     assert await api.app.page_jobs.bots.look(Pull("tok_1", "b", ("http", "js", "special"), 10)) == []

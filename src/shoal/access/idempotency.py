@@ -76,9 +76,10 @@ class Idempotency:
         row = await self._database.run(lambda tx: tx.one("answer_key", **values, **asdict(key)))
         return (None if row is None else _response(row)) or answer
 
-    async def forget(self, key: IdempotencyKey) -> None:
-        """Release the key of a rejected request, which created nothing, so that a corrected one can use it."""
-        await self._database.run(lambda tx: tx.execute("forget_key", **asdict(key)))
+    async def forget(self, key: IdempotencyKey, subject: str) -> None:
+        """Release the key of a rejected request, which did not create this object, so that a corrected one can use it.
+        A key that was released and used again stays."""
+        await self._database.run(lambda tx: tx.execute("forget_key", subject=subject, **asdict(key)))
 
 
 def _response(row: Any) -> StoredResponse | None:

@@ -107,7 +107,7 @@ async def respond_once(
     try:
         response = await (create if resume is None or record.subject == fresh else resume)(record.subject)
     except CallerError:
-        await idempotency.forget(key)
+        await idempotency.forget(key, record.subject)
         raise
     stored = StoredResponse(response.status_code, bytes(response.body).decode(), response.headers.get(LOCATION))
     return _replay(await idempotency.end(key, stored))
@@ -125,7 +125,7 @@ async def id_once(idempotency: Idempotency, request: EndpointRequest[B, Q], pref
     try:
         yield record.subject
     except (CallerError, NoWorker):
-        await idempotency.forget(key)
+        await idempotency.forget(key, record.subject)
         raise
 
 
