@@ -38,10 +38,16 @@ class StoredResponse:
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyRecord:
-    """The stored state of a key: the id of the created object, and the response, if there is one yet."""
+    """The stored state of a key: the id of the created object, the response, if there is one yet, and when the key was
+    first sent; None: the request has no key."""
 
     subject: str
-    answer: StoredResponse | None
+    answer: StoredResponse | None = None
+    since: int | None = None
+
+    def covers(self, created_at: int) -> bool:
+        """Return whether an object whose id the caller chose was created by a request with this key, not before it."""
+        return self.since is not None and created_at >= self.since
 
 
 class Idempotency:
@@ -67,7 +73,7 @@ class Idempotency:
         row = await self._database.run(commit)
         if row["digest"] != digest:
             raise InvalidInput("Idempotency-Key", "was already used with a different request", "choose another key")
-        return IdempotencyRecord(row["subject"], _response(row))
+        return IdempotencyRecord(row["subject"], _response(row), row["created_at"])
 
     async def end(self, key: IdempotencyKey, answer: StoredResponse) -> StoredResponse:
         """Store the response, unless there is one already or the key is gone; return the one that every repeated

@@ -100,7 +100,7 @@ class CrawlApi:
     async def create_crawl(self, request: EndpointRequest[CrawlConfig, Nothing]) -> Response:
         """The crawl is stored and queued when the response is sent; with `start: false` it is only stored."""
         return await respond_once(
-            self._idempotency, request, "crl", lambda crawl_id: self._create(request.body, crawl_id, request.audit)
+            self._idempotency, request, "crl", lambda new: self._create(request.body, new.subject, request.audit)
         )
 
     @endpoint(

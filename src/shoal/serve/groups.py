@@ -7,7 +7,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 from starlette.responses import Response
 
-from shoal.access.idempotency import Idempotency
+from shoal.access.idempotency import Idempotency, IdempotencyRecord
 from shoal.access.token import TokenScope
 from shoal.base.errors import AlreadyExists, HeldBack, NotFound
 from shoal.base.request_form import Form, describe
@@ -47,13 +47,11 @@ class GroupApi:
         """If a URL is invalid, the error names its position and nothing is created. An event is sent when each job
         ends, and `crawl.group.completed` when all have ended. While the workers have too much to do, nothing is
         created, and `Retry-After` says when to try again."""
-        config = request.body
         return await respond_once(
             self._idempotency,
             request,
             "grp",
-            lambda group_id: self._create(config, config.group or group_id, own=config.group is None),
-            resume=lambda group_id: self._create(config, config.group or group_id, own=True),
+            lambda record: self._create(request.body, record),
         )
 
     @endpoint(
@@ -131,14 +129,14 @@ class GroupApi:
         """Fetches in progress are aborted. A group that has ended is not changed."""
         return Group.of(await self._groups.cancel(request.path_param("group_id"), audit=request.audit))
 
-    async def _create(self, config: GroupConfig, group_id: str, *, own: bool) -> Json:
-        """Create the group. `own`: an existing group with this id was created by a request with the same key."""
+    async def _create(self, config: GroupConfig, record: IdempotencyRecord) -> Json:
+        group_id = config.group or record.subject
         try:
-            await self._groups.make(replace(config, group=group_id))
+            group = await self._groups.make(replace(config, group=group_id))
         except AlreadyExists:
-            if not own:
+            group = await self._groups.get(group_id)
+            if not record.covers(group.created_at):
                 raise
-        group = await self._groups.get(group_id)
         return Json(Group.of(group), 202, {"Location": f"/api/v1/groups/{group.id}"})
 
 

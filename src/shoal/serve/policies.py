@@ -89,7 +89,7 @@ class PolicyApi:
     async def create_policy(self, request: EndpointRequest[PolicyForm, Nothing]) -> Response:
         """Its first run is due immediately, or at the first time that matches `cron`."""
         return await respond_once(
-            self._idempotency, request, "pol", lambda policy_id: self._create(request.body, policy_id, request.audit)
+            self._idempotency, request, "pol", lambda new: self._create(request.body, new.subject, request.audit)
         )
 
     @endpoint(
@@ -138,12 +138,13 @@ class PolicyApi:
 
             gone = asyncio.ensure_future(disconnect(request.http))
 
-            async def create(first: str) -> Json:
-                return await self._import(request, READERS[kind](lines_of(lines)), first, gone)
-
             try:
                 return await respond_once(
-                    self._idempotency, request, "pol", create, lambda: f"{kind} {request.query.bad} {digest}"
+                    self._idempotency,
+                    request,
+                    "pol",
+                    lambda new: self._import(request, READERS[kind](lines_of(lines)), new.subject, gone),
+                    lambda: f"{kind} {request.query.bad} {digest}",
                 )
             finally:
                 gone.cancel()

@@ -42,9 +42,9 @@ class ScrapeApi:
         that cannot be fetched is a result, too: `page.error` says why. If there is no result within `timeout_seconds`,
         the response is 202, and `Location` names where it will be; a request with the same `Idempotency-Key` waits for
         it again. If no worker takes the page within five seconds, it is cancelled, and the error is `no_worker`."""
-        async with id_once(self._idempotency, request, "job") as scrape_id:
-            await self._scrapes.start(request.body, scrape_id)
-            return _response(await self._wait(request, scrape_id))
+        async with id_once(self._idempotency, request, "job") as new:
+            await self._scrapes.start(request.body, new.subject)
+            return _response(await self._wait(request, new.subject))
 
     @endpoint(
         "GET",

@@ -77,7 +77,7 @@ class WebhookApi:
         """Deliveries are signed as specified by Standard Webhooks; the secret is shown only in this response. A store
         has at most 100 webhooks."""
         return await respond_once(
-            self._idempotency, request, "whk", lambda webhook_id: self._create(request, webhook_id)
+            self._idempotency, request, "whk", lambda new: self._create(request, new.subject)
         )
 
     @endpoint(
