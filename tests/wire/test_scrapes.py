@@ -23,6 +23,7 @@ from tests.packages.conftest import Answer, ScriptedSite, serving
 from tests.support.api import ServedApi, served_api
 from tests.support.http_client import HttpAnswer
 from tests.support.page_loop import page_loop
+from tests.support.refused_results import refuse_results
 
 SCRAPE = "/api/v1/scrape"
 PAGE = (
@@ -141,6 +142,19 @@ async def test_large_results_are_stored_in_commits_of_their_own(
     assert [one.json["content"] for one in found] == [{"html": PAGE}] * 4
     assert sum(size > len(PAGE) for sizes in commits for size in sizes) == 4
     assert max(map(len, commits)) == 1
+
+
+async def test_a_result_that_the_store_refuses_costs_no_other_scrape_its_result(
+    api: ServedApi, site: ScriptedSite, store_url: str
+) -> None:
+    """All results come in one commit at first, because all jobs are leased together."""
+    wanted = [scrape(api, f"{site.url}/{path}", formats=["html"]) for path in ("about", "data.json", "missing")]
+    await refuse_results(store_url, "http_status", 404)
+    async with page_loop(api.app):
+        found = await asyncio.gather(*wanted)
+        assert (await scrape(api, f"{site.url}/about", formats=["html"])).json["state"] == "done"
+    assert [one.json["state"] for one in found] == ["done", "done", "failed"]
+    assert found[2].json["page"]["error"]["code"] == "unstorable_result"
 
 
 async def test_a_page_that_is_too_large_is_not_read(store_url: str, site: ScriptedSite) -> None:

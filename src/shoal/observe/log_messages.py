@@ -251,6 +251,7 @@ MESSAGES: Mapping[str, LogMessage] = {
         },
     ),
     "GroupEnded": LogMessage(LogLevel.INFO, "job group {state}"),
+    "ResultRefused": LogMessage(LogLevel.ERROR, "the store refused the result of a page job: {error}"),
     "PageBlocked": LogMessage(LogLevel.INFO, "not fetched, {code}: {detail}"),
     "HookRan": LogMessage(LogLevel.INFO, "hook {hook} read {calls} pages in {seconds:.3f} s; {failures} failed"),
     "ResultsTaken": LogMessage(LogLevel.DEBUG, "accepted {count} results of {kind} jobs"),

@@ -93,13 +93,22 @@ class Janitor:
         return ", ".join(words.format(count) for count, words in done if count)
 
     async def _expire_all(self, lost: list[LostJob]) -> int:
-        """Expire jobs: one commit per group, one for all jobs without a group, and one for each job of a run."""
+        """Expire jobs: one commit per group, one for all jobs without a group, and one for each job of a run. If that of
+        several jobs fails, one for each of them, so that only those that cannot be expired keep their leases."""
         groups: dict[tuple[str, str | None], list[LostJob]] = {}
         for job in lost:
             if job.kind not in RUN_KINDS:
                 groups.setdefault((job.kind, job.run_id), []).append(job)
-        sweeps = [partial(self._recovery.expire_all, kind, run_id, jobs) for (kind, run_id), jobs in groups.items()]
+        sweeps = [partial(self._expire_group, kind, run_id, jobs) for (kind, run_id), jobs in groups.items()]
         return await _each([*sweeps, *(partial(self._recovery.expire, job) for job in lost if job.kind in RUN_KINDS)])
+
+    async def _expire_group(self, kind: str, run_id: str | None, jobs: list[LostJob]) -> int:
+        try:
+            return await self._recovery.expire_all(kind, run_id, jobs)
+        except (TimeError, StorageFull):
+            raise
+        except Exception:
+            return await _each([partial(self._recovery.expire, job) for job in jobs])
 
     def _now(self) -> float:
         """Return the uptime in seconds. It includes time asleep, because a machine that slept may be the only
