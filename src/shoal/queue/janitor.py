@@ -93,8 +93,8 @@ class Janitor:
         return ", ".join(words.format(count) for count, words in done if count)
 
     async def _expire_all(self, lost: list[LostJob]) -> int:
-        """Expire jobs: one commit per group, one for all jobs without a group, and one for each job of a run. If that of
-        several jobs fails, one for each of them, so that only those that cannot be expired keep their leases."""
+        """Expire jobs: one commit per group, one for all jobs without a group, and one for each job of a run. If a
+        commit of several jobs fails, each of them gets its own, so that only those that are the cause stay locked."""
         groups: dict[tuple[str, str | None], list[LostJob]] = {}
         for job in lost:
             if job.kind not in RUN_KINDS:

@@ -76,9 +76,7 @@ class WebhookApi:
     async def create_webhook(self, request: EndpointRequest[NewWebhook, Nothing]) -> Response:
         """Deliveries are signed as specified by Standard Webhooks; the secret is shown only in this response. A store
         has at most 100 webhooks."""
-        return await respond_once(
-            self._idempotency, request, "whk", lambda new: self._create(request, new.subject)
-        )
+        return await respond_once(self._idempotency, request, "whk", lambda new: self._create(request, new.subject))
 
     @endpoint(
         "GET",
