@@ -89,7 +89,6 @@ class NodeApi:
         scope=TokenScope.READ,
         summary="Show a node, the leases it holds and its newest commands.",
         response=NodeDetail,
-        problems=[NotFound],
     )
     async def show_node(self, request: EndpointRequest[Nothing, Nothing]) -> NodeDetail:
         node = await self._nodes.get(request.path_param("node_id"))
@@ -101,7 +100,6 @@ class NodeApi:
         scope=TokenScope.READ,
         summary="Explain why a node gets jobs, or why it gets none.",
         response=NodeExplained,
-        problems=[NotFound],
     )
     async def explain_node(self, request: EndpointRequest[Nothing, Nothing]) -> NodeExplained:
         return NodeExplained.of(await self._explainer.explain(request.path_param("node_id")))
@@ -115,7 +113,6 @@ class NodeApi:
         status=202,
         response=NodeCommand,
         request_example={"command": "config_update", "max_concurrency": 4, "rate_limit": 20},
-        problems=[NotFound],
     )
     async def command_node(self, request: EndpointRequest[CommandForm, Nothing]) -> NodeCommand:
         """The command is stored, delivered at least once, applied once and acknowledged; its state shows its progress.
@@ -130,7 +127,6 @@ class NodeApi:
         scope=TokenScope.READ,
         summary="Show the state of a command.",
         response=NodeCommand,
-        problems=[NotFound],
     )
     async def show_command(self, request: EndpointRequest[Nothing, Nothing]) -> NodeCommand:
         command = await self._nodes.command(request.path_param("command_id"))

@@ -15,7 +15,7 @@ from shoal.access.audit_log import AuditHook
 from shoal.access.idempotency import Idempotency
 from shoal.access.token import TokenScope
 from shoal.audit.gates import Gates
-from shoal.base.errors import InvalidInput, NotFound, TooLarge, WrongMediaType
+from shoal.base.errors import InvalidInput, TooLarge, WrongMediaType
 from shoal.base.request_form import Form, describe
 from shoal.base.text import shorten
 from shoal.plan import policy as plan
@@ -197,7 +197,6 @@ class PolicyApi:
         scope=TokenScope.READ,
         summary="Show a policy.",
         response=Policy,
-        problems=[NotFound],
     )
     async def show_policy(self, request: EndpointRequest[Nothing, Nothing]) -> Policy:
         return await self._shown(await self._policies.get(request.path_param("policy_id")))
@@ -210,7 +209,6 @@ class PolicyApi:
         body=PolicyForm,
         response=Policy,
         request_example=POLICY_FORM,
-        problems=[NotFound],
     )
     async def replace_policy(self, request: EndpointRequest[PolicyForm, Nothing]) -> Policy:
         """Its status is kept. A new schedule starts now."""
@@ -229,7 +227,6 @@ class PolicyApi:
         response=Policy,
         request_example={"frequency": "1h", "priority_base": 80},
         response_example=Policy.example | {"frequency": "1h", "priority_base": 80},
-        problems=[NotFound],
     )
     async def change_policy(self, request: EndpointRequest[PolicyChange, Nothing]) -> Policy:
         """Fields that are absent do not change, including secrets. `frequency` replaces `cron` and vice versa. A new
@@ -246,7 +243,6 @@ class PolicyApi:
         scope=TokenScope.WRITE,
         summary="Remove a policy.",
         status=204,
-        problems=[NotFound],
     )
     async def remove_policy(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         """A run in progress is not cancelled."""
@@ -261,7 +257,6 @@ class PolicyApi:
         status=202,
         response=PolicyRun,
         response_example={"job_id": "job_01hr2v8k3m4n5p6q", "crawl_id": None, "duplicate": False},
-        problems=[NotFound],
     )
     async def run_policy(self, request: EndpointRequest[Nothing, Nothing]) -> PolicyRun:
         """Creates a job for a page, or a crawl for a site. The schedule does not change."""
@@ -275,7 +270,6 @@ class PolicyApi:
         scope=TokenScope.WRITE,
         summary="Enable a policy.",
         response=Policy,
-        problems=[NotFound],
     )
     async def enable_policy(self, request: EndpointRequest[Nothing, Nothing]) -> Policy:
         return await self._shown(
@@ -289,7 +283,6 @@ class PolicyApi:
         summary="Disable a policy.",
         response=Policy,
         response_example=Policy.example | {"enabled": False, "next_run_at": None},
-        problems=[NotFound],
     )
     async def disable_policy(self, request: EndpointRequest[Nothing, Nothing]) -> Policy:
         return await self._shown(

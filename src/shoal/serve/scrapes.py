@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from shoal.access.idempotency import Idempotency
 from shoal.access.token import TokenScope
-from shoal.base.errors import NotFound, NoWorker
+from shoal.base.errors import NoWorker
 from shoal.page_jobs import scrapes
 from shoal.page_jobs.scrapes import Scrapes
 from shoal.page_jobs.spec import ScrapeConfig
@@ -53,7 +53,6 @@ class ScrapeApi:
         summary="Show a scrape, with the page and its content once it has ended.",
         response=Scrape,
         accepted=Scrape,
-        problems=[NotFound],
     )
     async def show_scrape(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         """The response is 202 until it has ended. Results are kept for `SHOAL_RESULT_RETENTION`."""

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from shoal.access.idempotency import Idempotency
 from shoal.access.token import TokenScope
 from shoal.base.clock import to_micros
-from shoal.base.errors import InvalidInput, NotFound
+from shoal.base.errors import InvalidInput
 from shoal.base.request_form import Form, describe
 from shoal.events.webhook import DeliveryState, NewWebhook, WebhookChange
 from shoal.events.webhooks import MOST_WEBHOOKS, Webhooks, WebhookTester
@@ -96,7 +96,6 @@ class WebhookApi:
         scope=TokenScope.READ,
         summary="Show a webhook and the state of its queue.",
         response=WebhookDetail,
-        problems=[NotFound],
     )
     async def show_webhook(self, request: EndpointRequest[Nothing, Nothing]) -> WebhookDetail:
         webhook, counts = await self._webhooks.get(request.path_param("webhook_id"))
@@ -110,7 +109,6 @@ class WebhookApi:
         body=WebhookChange,
         response=Webhook,
         request_example={"enabled": True},
-        problems=[NotFound],
     )
     async def change_webhook(self, request: EndpointRequest[WebhookChange, Nothing]) -> Webhook:
         """A webhook that is enabled again receives the events it missed that are still stored."""
@@ -123,7 +121,6 @@ class WebhookApi:
         scope=TokenScope.ADMIN,
         summary="Remove a webhook and its queue.",
         status=204,
-        problems=[NotFound],
     )
     async def remove_webhook(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         await self._webhooks.remove(request.path_param("webhook_id"), audit=request.audit)
@@ -135,7 +132,6 @@ class WebhookApi:
         scope=TokenScope.ADMIN,
         summary="Rotate the secret of a webhook.",
         response=WebhookSecret,
-        problems=[NotFound],
     )
     async def rotate_webhook(self, request: EndpointRequest[Nothing, Nothing]) -> WebhookSecret:
         """For one day, deliveries are also signed with the previous secrets."""
@@ -148,7 +144,6 @@ class WebhookApi:
         scope=TokenScope.ADMIN,
         summary="Send a test event to a webhook.",
         response=WebhookTest,
-        problems=[NotFound],
     )
     async def test_webhook(self, request: EndpointRequest[Nothing, Nothing]) -> WebhookTest:
         """Sends a signed event of the type `webhook.test` at once and waits for the answer, for 20 seconds at most. It
@@ -163,7 +158,6 @@ class WebhookApi:
         summary="List the deliveries of a webhook, newest first.",
         query=DeliveryQuery,
         response=DeliveryList,
-        problems=[NotFound],
     )
     async def list_deliveries(self, request: EndpointRequest[Nothing, DeliveryQuery]) -> DeliveryList:
         query = request.query
@@ -182,7 +176,6 @@ class WebhookApi:
         response=EventsReplayed,
         request_example={"since": "2026-03-01T09:00:00Z", "until": "2026-03-01T12:00:00Z"},
         response_example={"replayed": 120},
-        problems=[NotFound],
     )
     async def replay_events(self, request: EndpointRequest[ReplayForm, Nothing]) -> EventsReplayed:
         """Either one event by its id, or all events of a time range that the webhook subscribes to. Event ids do not
