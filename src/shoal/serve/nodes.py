@@ -2,6 +2,8 @@
 
 from typing import Annotated
 
+from msgspec.structs import asdict
+
 from shoal.access.token import TokenScope
 from shoal.base.errors import NotFound
 from shoal.base.request_form import Form, describe
@@ -30,14 +32,7 @@ class CommandForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     unlimited_rate: Annotated[bool, describe("Remove the rate limit.")] = False
 
     def to_request(self) -> CommandRequest:
-        return CommandRequest(
-            command=self.command,
-            reason=self.reason,
-            max_concurrency=self.max_concurrency,
-            page_slots=self.page_slots,
-            rate_limit=self.rate_limit,
-            unlimited_rate=self.unlimited_rate,
-        )
+        return CommandRequest(**asdict(self))
 
 
 class NodeApi:

@@ -137,7 +137,6 @@ class PolicyApi:
             lines = TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
 
             gone = asyncio.ensure_future(disconnect(request.http))
-
             try:
                 return await respond_once(
                     self._idempotency,

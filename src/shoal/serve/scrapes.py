@@ -1,7 +1,5 @@
 """REST endpoints for scrapes: one page and its content, fetched by a worker while the caller waits."""
 
-import asyncio
-
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
@@ -12,7 +10,7 @@ from shoal.page_jobs import scrapes
 from shoal.page_jobs.scrapes import Scrapes
 from shoal.page_jobs.spec import ScrapeConfig
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
-from shoal.serve.expensive_reads import disconnect
+from shoal.serve.expensive_reads import unless_gone
 from shoal.serve.problems import Json
 from shoal.serve.requests import LOCATION, id_once, key_of
 from shoal.serve.resources.scrape import Scrape
@@ -60,18 +58,12 @@ class ScrapeApi:
 
     async def _wait(self, request: EndpointRequest[ScrapeConfig, Nothing], scrape_id: str) -> scrapes.Scrape:
         """Wait for the result. If the client leaves and has no key to ask again, the page need not be fetched."""
-        waiting = asyncio.ensure_future(self._scrapes.wait(scrape_id, request.body.timeout_seconds))
-        gone = asyncio.ensure_future(disconnect(request.http))
         try:
-            await asyncio.wait({waiting, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if waiting.done():
-                return waiting.result()
+            return await unless_gone(request.http, self._scrapes.wait(scrape_id, request.body.timeout_seconds))
+        except ClientDisconnect:
             if key_of(request) is None:
                 await self._scrapes.withdraw(scrape_id)
-            raise ClientDisconnect
-        finally:
-            waiting.cancel()
-            gone.cancel()
+            raise
 
 
 def _response(scrape: scrapes.Scrape) -> Response:
