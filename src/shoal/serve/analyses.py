@@ -139,8 +139,8 @@ class AnalysisApi:
         response=FindingList,
     )
     async def list_findings(self, request: EndpointRequest[Nothing, FindingQuery]) -> FindingList:
-        """Ordered by code. If a code has very many findings, only some of them are stored; `codes` of the analysis has
-        the exact numbers. Findings are available once the analysis has succeeded."""
+        """They are ordered by code. If a code has very many findings, only some of them are stored; `codes` of the
+        analysis has the exact numbers. Findings are available once the analysis has succeeded."""
         query = request.query
         found = await self._analyses.findings(
             request.path_param("analysis_id"),

@@ -185,9 +185,9 @@ class LinkApi:
         expensive=lambda query: query.source is None,
     )
     async def list_links(self, request: EndpointRequest[Nothing, LinkQuery]) -> PageLinkList:
-        """Only crawls with the option `links` store them, which `analyze` sets; of any other, `to` finds the pages that
-        link to a URL. A search of a large crawl may return few items, or none, and `next`: continue there. Until the
-        crawl has ended, `next` is set."""
+        """Only crawls with the option `links`, which `analyze` sets, store their links; for other crawls, `to` finds
+        the pages that link to a URL. A search of a large crawl may return few items, or none, with a `next`: continue
+        there. Until the crawl has ended, `next` is set."""
         query = request.query
         crawl = (await self._crawls.get(request.path_param("crawl_id"))).crawl
         links = CrawlLinks(self._database, crawl, self._max_url_length, frontier=self._frontiers.of(crawl))

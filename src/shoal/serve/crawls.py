@@ -57,7 +57,7 @@ class ReleaseForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class SeedsForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    seeds: Annotated[list[Text], describe("URLs to start from, too.", min_length=1, max_length=MOST_SEEDS)]
+    seeds: Annotated[list[Text], describe("More URLs to start from.", min_length=1, max_length=MOST_SEEDS)]
 
     raw = frozenset({"seeds"})  # validated one by one; errors name the index
 
@@ -185,7 +185,7 @@ class CrawlApi:
         problems=[StateConflict],
     )
     async def add_seeds(self, request: EndpointRequest[SeedsForm, Nothing]) -> Crawl:
-        """A crawl can get any number of seeds in this way; start it afterwards. Those that it has already are
+        """A crawl can have any number of seeds; start it once you have added them. Seeds that it already has are
         ignored. `config.more_seeds` counts those that its scope does not need, which `seeds` does not list."""
         crawl_id = request.path_param("crawl_id")
         await self._crawls.add_seeds(crawl_id, request.body.seeds)

@@ -64,7 +64,7 @@ class PurgeForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class QuotaForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    limit: Annotated[int, describe("Maximum number of jobs that run at once.", ge=0, le=MOST)]
+    limit: Annotated[int, describe("Maximum number of jobs that run at the same time.", ge=0, le=MOST)]
 
     other_names: ClassVar = {"most": "limit"}
 
@@ -104,8 +104,8 @@ class JobApi:
         request_example={"kind": "page", "limit": 1000},
     )
     async def retry_jobs(self, request: EndpointRequest[RetryForm, Nothing]) -> JobsRetried:
-        """All dead letters that match, or all without a body; their attempt counts start at zero. To retry the job of a
-        crawl or an analysis, retry the crawl or the analysis."""
+        """Retries all dead letters that match, or all if there is no body; their attempt counts start at zero. To retry
+        the job of a crawl or an analysis, retry the crawl or the analysis."""
         body = request.body
         which = JobFilter(body.state, body.kind, body.run_id, body.lane, dead=True)
         return JobsRetried(retried=await self._jobs.retry_dead(which, body.limit, audit=request.audit))
@@ -153,7 +153,8 @@ class JobApi:
         response=JobExplained,
     )
     async def explain_job(self, request: EndpointRequest[Nothing, Nothing]) -> dict[str, Any]:
-        """For example why a pending job has not started: a quota, a rate limit, or jobs of higher priority."""
+        """The response says, for example, why a pending job has not started: because of a quota, a rate limit, or jobs
+        of higher priority."""
         return JobExplained.with_facts(await self._jobs.explain(request.path_param("job_id")))
 
     @endpoint(

@@ -56,7 +56,7 @@ TAGS = {
     "nodes": "Workers with a control plane, and commands for them.",
     "policies": "Recurring crawls of pages and sites.",
     "priority-rules": "The rules that set the priority of a policy's jobs.",
-    "quotas": "Limits on the number of jobs that run at once, by quota key.",
+    "quotas": "Limits on the number of jobs that run at the same time, by quota key.",
     "scrape": "One page and its content, fetched by a worker while the caller waits.",
     "server": "The process itself: health, metrics and this document.",
     "signals": "Temporary changes of priority.",

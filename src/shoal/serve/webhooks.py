@@ -86,7 +86,7 @@ class WebhookApi:
         response=WebhookList,
     )
     async def list_webhooks(self, request: EndpointRequest[Nothing, Nothing]) -> WebhookList:
-        """The oldest 100. If an earlier version stored more, the others are listed once enough of these are removed."""
+        """Lists the oldest 100. If an earlier version stored more, the others are listed once these are removed."""
         found = await self._webhooks.all()
         return WebhookList(items=[Webhook.of(one) for one in found[:MOST_WEBHOOKS]])
 
@@ -146,7 +146,7 @@ class WebhookApi:
         response=WebhookTest,
     )
     async def test_webhook(self, request: EndpointRequest[Nothing, Nothing]) -> WebhookTest:
-        """Sends a signed event of the type `webhook.test` at once and waits for the answer, for 20 seconds at most. It
+        """Sends a signed event of the type `webhook.test` immediately and waits up to 20 seconds for the response. It
         is sent even if the webhook is disabled, it is not retried, and it is not listed with the deliveries."""
         webhook_id = request.path_param("webhook_id")
         return WebhookTest.of(await self._tester.test(webhook_id, audit=request.audit))
@@ -178,7 +178,7 @@ class WebhookApi:
         response_example={"replayed": 120},
     )
     async def replay_events(self, request: EndpointRequest[ReplayForm, Nothing]) -> EventsReplayed:
-        """Either one event by its id, or all events of a time range that the webhook subscribes to. Event ids do not
+        """Sends one event by its id, or all events of a time range that the webhook subscribes to. Event ids do not
         change."""
         webhook_id, form = request.path_param("webhook_id"), request.body
         if form.event_id is not None and form.since is None and form.until is None:
