@@ -236,7 +236,8 @@ async def report_dead_letters(tx: Tx, moves: Sequence[Move]) -> list[EndedRun]:
 
 def _refused(delivery: ResultDelivery) -> ResultDelivery:
     """Return the failure of a job whose result the store refuses. The error is for operators; the result omits it."""
-    result = Result(Status.FAIL, "", delivery.result.fetched_at, error_code=UNSTORABLE, error_message=NOT_STORED)
+    error_code, message = UNSTORABLE, NOT_STORED
+    result = Result(Status.FAIL, "", delivery.result.fetched_at, error_code=error_code, error_message=message)
     return ResultDelivery(delivery.fence, result)
 
 
