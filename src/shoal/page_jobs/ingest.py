@@ -236,8 +236,8 @@ async def report_dead_letters(tx: Tx, moves: Sequence[Move]) -> list[EndedRun]:
 
 def _refused(delivery: ResultDelivery) -> ResultDelivery:
     """Return the failure of a job whose result the store refuses. The error is for operators; the result omits it."""
-    error_code, message = UNSTORABLE, NOT_STORED
-    result = Result(Status.FAIL, "", delivery.result.fetched_at, error_code=error_code, error_message=message)
+    error_code = UNSTORABLE
+    result = Result(Status.FAIL, "", delivery.result.fetched_at, error_code=error_code, error_message=NOT_STORED)
     return ResultDelivery(delivery.fence, result)
 
 
