@@ -18,7 +18,7 @@ def told(url: str) -> Details:
 
 
 async def details_of(bench: Bench, number: int, after: int = 0, limit: int = 100) -> list[tuple[int, Details]]:
-    rows = await bench.database.read(lambda tx: bench.pages.details_after(tx, number, after, limit))
+    rows, _ = await bench.database.read(lambda tx: bench.pages.details_after(tx, number, after, limit))
     return [(page, unpacked(detail)) for page, detail in rows]
 
 

@@ -669,7 +669,7 @@ async def test_links_validators_and_details_travel_with_a_dump(bench: Bench, oth
     number = (await other.crawls.get(loaded)).crawl.number
     [(_, page)] = await other.database.read(lambda tx: other.pages.after(tx, number, 0, 10))
     assert (page.etag, page.links) == ('"one"', bytes(range(18)))
-    [(_, detail)] = await other.database.read(lambda tx: other.pages.details_after(tx, number, 0, 10))
+    [(_, detail)], _ = await other.database.read(lambda tx: other.pages.details_after(tx, number, 0, 10))
     assert unpacked(detail) == Details(titles=["One"])
 
 

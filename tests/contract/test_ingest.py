@@ -11,11 +11,13 @@ from msgspec.structs import replace
 
 from shoal.base.errors import LeaseLost
 from shoal.base.ids import JobId
+from shoal.page_jobs.ingest import ResultRefused
 from shoal.page_jobs.result import Receipt, Result, ResultDelivery, Status, StoredResult
 from shoal.page_jobs.spec import PageWork
 from shoal.queue.job import Fence, Lease, LeaseRequest
 from shoal.queue.states import JobState
 from tests.contract.conftest import SITE, Bench, database_at, settle_one
+from tests.support.refused_results import refuse_results
 
 J = JobState
 URL = f"{SITE}/product"
@@ -75,6 +77,58 @@ async def test_a_result_with_text_that_cannot_be_stored_does_not_fail_its_batch(
     assert {one.fence.job_id: one.state for one in settled.receipts} == dict(
         zip(jobs, [J.FAILED, J.PENDING, J.DONE], strict=True)
     )
+
+
+async def test_a_result_that_the_store_refuses_fails_only_its_own_job(bench: Bench) -> None:
+    jobs = [await bench.enqueue(payload=work(), max_attempts=1) for _ in range(3)]
+    leases = [await bench.lease("w1") for _ in jobs]
+    refused = good(http_status=10**30)
+    settled = await bench.ingest.settle("w1", [of(leases[0], good()), of(leases[1], refused), of(leases[2], good())])
+    assert [one.state for one in settled.receipts] == [J.DONE, J.FAILED, J.DONE]
+    assert [one.job.id for one in settled.accepted] == jobs
+    [stored] = await results(bench, jobs[1])
+    assert (stored.result.error_code, stored.result.url, stored.result.data) == ("unstorable_result", URL, None)
+    [told] = [one for one in bench.signals_seen if isinstance(one, ResultRefused)]
+    assert (told.job_id, bool(told.error)) == (jobs[1], True)
+    assert [kind for kind, _ in await bench.events()] == [
+        "crawl.job.completed",
+        "crawl.job.failed",
+        "crawl.job.completed",
+    ]
+
+
+async def test_a_job_that_the_store_refuses_altogether_is_left_to_its_lease(bench: Bench) -> None:
+    await refuse_results(bench.url, "url", "https://refused.example/")
+    jobs = [await bench.enqueue(payload=work(url=url)) for url in (URL, "https://refused.example/", URL)]
+    leases = [await bench.lease("w1") for _ in jobs]
+    deliveries = [of(lease, replace(good(), url="")) for lease in leases]
+    settled = await bench.ingest.settle("w1", deliveries)
+    assert [one.state for one in settled.receipts] == [J.DONE, None, J.DONE]
+    assert [(await bench.job(job)).state for job in jobs] == [J.DONE, J.LOCKED, J.DONE]
+
+
+async def test_a_dead_letter_that_the_store_refuses_holds_up_no_other(bench: Bench) -> None:
+    await refuse_results(bench.url, "url", "https://refused.example/")
+    jobs = [await bench.enqueue(payload=work(url=url)) for url in (URL, "https://refused.example/", URL)]
+    for _ in range(bench.settings.poison_limit):
+        for _ in jobs:
+            await bench.lease("w1")
+        await bench.lose()
+    for _ in jobs:
+        await bench.lease("w1")
+    await bench.jump(bench.settings.lease.total_seconds() + 1)
+    with pytest.raises(Exception, match="refused"):
+        await bench.janitor().run_once()
+    assert [(await bench.job(job)).state for job in jobs] == [J.EXPIRED, J.LOCKED, J.EXPIRED]
+
+
+async def test_a_result_replaces_that_of_an_earlier_job_with_its_id(bench: Bench) -> None:
+    job_id = await bench.enqueue(payload=work())
+    await settle_one(bench.ingest, "w1", of(await bench.lease("w1"), good()))
+    await bench.sql(f"UPDATE job SET state = 'pending', finished_at = NULL, lease_epoch = 0 WHERE id = '{job_id}'")
+    await bench.sql(f"DELETE FROM job_grant WHERE job_id = '{job_id}'")
+    assert await settle_one(bench.ingest, "w1", of(await bench.lease("w1"), good(data={"name": "Buoy"}))) is J.DONE
+    assert [one.result.data for one in await results(bench, job_id)] == [{"name": "Buoy"}]
 
 
 async def test_a_failure_is_tried_again_later_and_reported_only_after_the_last_attempt(bench: Bench) -> None:

@@ -25,7 +25,7 @@ def linking(task: FrontierTask, *keys: int) -> Settled:
 
 async def graph_of(bench: Bench, crawl: int, after: int = 0, limit: int = 10) -> list[tuple[int, int, PageLinks]]:
     """Number, key and links of pages after the page with that number."""
-    rows = await bench.database.read(lambda tx: bench.pages.links_after(tx, crawl, after, limit))
+    rows, _ = await bench.database.read(lambda tx: bench.pages.links_after(tx, crawl, after, limit))
     return [(number, key, unpack(blob)) for number, key, blob in rows]
 
 
@@ -61,13 +61,13 @@ async def test_links_are_counted_once_if_the_client_leaves_and_nobody_else_waits
     counters, add = LinkCounters(bench.database, SystemClock()), LinkCounts.add
     begun, goes_on, ended = [threading.Event() for _ in range(3)]
 
-    def slow(counts: LinkCounts, blobs: list[tuple[int, int, bytes]]) -> None:
+    def slow(counts: LinkCounts, blobs: list[tuple[int, int, bytes]], last: int | None) -> None:
         if begun.is_set():
-            add(counts, blobs)
+            add(counts, blobs, last)
             return
         begun.set()
         assert goes_on.wait(PATIENCE_SECONDS)
-        add(counts, blobs)
+        add(counts, blobs, last)
         ended.set()
 
     monkeypatch.setattr(LinkCounts, "add", slow)
@@ -82,7 +82,7 @@ async def test_links_are_counted_once_if_the_client_leaves_and_nobody_else_waits
         assert (await again).pages == {7: 1, 8: 1}
     monkeypatch.setattr(pages, "MOST_TARGETS", 3)  # only one of them is kept
     assert (await counters.of(second, 1, 60)).is_complete
-    monkeypatch.setattr(LinkCounts, "add", lambda counts, blobs: None)
+    monkeypatch.setattr(LinkCounts, "add", lambda counts, blobs, last: None)
     assert (await counters.of(first, 1, 0.0)).pages == {}
 
 

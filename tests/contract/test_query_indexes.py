@@ -183,6 +183,8 @@ NO_MATCH: dict[str, dict[str, Any]] = {
     "policies_after": {"enabled": 0},
     "policies_of_project": {"enabled": 0},
     "failed_pages_after": {"crawl": 1, "number": 100, "upto": 100 + SCAN, "limit": LIMIT},
+    **{name: {"crawl": 1, "number": 100, "upto": 100 + SCAN} for name in ("links_after", "details_after")},
+    "outlinks_after": {"crawl": 1, "number": 100, "upto": 100 + SCAN},
     "first_failure": {"crawl": 1, "number": 100, "upto": 100 + SCAN},
     "fates_after": {"crawl": 1, "key": 0, "chk": 100, "last_key": 0, "last_chk": 100 + SCAN, "fate": 7},
 }
@@ -200,6 +202,8 @@ WITHOUT = {
     "bots": 0,
     "job_id": "",
 }  # the values of absent filters that are not NULL
+SOME_PAGES = re.compile(r"\bFROM page\b.*\bnumber > \$\d+.*?\bAND (?!(?:p\.)?number\b)", re.DOTALL)
+"""Statements that look for some of the pages after a number."""
 FEW = 100  # rows that such a statement may read of a table
 
 
@@ -385,6 +389,8 @@ async def test_a_search_that_matches_nothing_ends_after_a_limited_number_of_rows
     await planner.execute("UPDATE page SET error_code = NULL")
     queries, problems = load("postgres"), []
     assert NO_MATCH.keys() | NO_END.keys() >= FILTERED.keys()
+    assert NO_MATCH.keys() >= {name for name, query in queries.items() if SOME_PAGES.search(query.sql)}
+    await planner.execute("UPDATE page SET links = NULL")
     for analyzed in (False, True):
         if analyzed:
             await planner.count("ANALYZE")

@@ -57,7 +57,8 @@ async def test_every_link_between_pages_is_in_the_graph(crawler: Crawler) -> Non
         seen = await crawler.crawl(site, depth=100)
     pages = await crawler.pages(seen)
     names = {key(seen, page.url): path for path, page in pages.items()}
-    rows = await crawler.app.database.read(lambda tx: PageStore().links_after(tx, seen.crawl.number, 0, len(pages) + 1))
+    number = seen.crawl.number
+    rows, _ = await crawler.app.database.read(lambda tx: PageStore().links_after(tx, number, 0, len(pages) + 1))
     found = {names[source]: [names[target] for target in unpack(blob).followed()] for _, source, blob in rows}
     assert len(found) == len(pages) >= 60
     for path, targets in found.items():

@@ -24,16 +24,16 @@ async def test_a_crawl_that_will_be_analysed_keeps_the_details_of_every_answer(c
         seen = await crawler.crawl(site, analyze=True)
         other = await crawler.crawl(site)
     pages, store = crawler.app.database, PageStore()
-    found = [unpacked(packed) for _, packed in await pages.read(lambda tx: store.details_after(tx, 1, 0, 10))]
+    found = [unpacked(packed) for _, packed in (await pages.read(lambda tx: store.details_after(tx, 1, 0, 10)))[0]]
     assert [details.titles for details in found] == [["home"], [], []]
     assert {details.headers.get("etag") for details in found} == {None, "7"}
     home = (await crawler.pages(seen))["/"]
-    [(_, links)] = await pages.read(lambda tx: store.outlinks_after(tx, seen.crawl.number, 0, 10))
+    [(_, links)], _ = await pages.read(lambda tx: store.outlinks_after(tx, seen.crawl.number, 0, 10))
     assert [link.url for link in unpack_links(links).links] == ["/a", "/file"]
-    assert await pages.read(lambda tx: store.outlinks_after(tx, other.crawl.number, 0, 10)) == []
+    assert await pages.read(lambda tx: store.outlinks_after(tx, other.crawl.number, 0, 10)) == ([], None)
     assert home.fingerprint == found[0].fingerprint is not None
     assert seen.counts.pages == other.counts.pages == 3
-    assert await pages.read(lambda tx: store.details_after(tx, other.crawl.number, 0, 10)) == []
+    assert await pages.read(lambda tx: store.details_after(tx, other.crawl.number, 0, 10)) == ([], None)
 
 
 RULES = {

@@ -1,6 +1,7 @@
 """Recrawls: unchanged pages are not sent again, and the result is complete nevertheless."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,13 +23,14 @@ from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.extract.rules import read_rules
 from shoal.pages.bodies import CapturedExchange, answer_of, place_of
 from shoal.pages.links import unpack
-from shoal.pages.page import Page
+from shoal.pages.page import Page, PagesSettled
 from shoal.pages.pages import PageSummaries
 from shoal.pages.store import PageStore
 from shoal.pages.warc import BodyRecorder, kind_of, pieces
 from shoal.process.runners import make_walker
 from shoal.serve.console.crawl_rows import KINDS, class_parts, depth_columns, row_of
 from shoal.serve.console.format import ENGLISH, Formats
+from shoal.serve.console.overview import day_columns
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, Weighing, altered, html, serving
 
 MONDAY = "Mon, 05 Jan 2026 00:00:00 GMT"
@@ -88,9 +90,15 @@ async def again(crawler: Crawler, site: ConditionalSite, earlier: CrawlStatus, *
 
 @pytest.mark.parametrize("by_date", [False, True])
 async def test_an_unchanged_page_is_not_sent_again_and_keeps_its_facts(crawler: Crawler, by_date: bool) -> None:
+    counted = Counter[str]()
+    crawler.app.signals.subscribe(lambda one: counted.update(one.pages) if isinstance(one, PagesSettled) else None)
     async with serving(conditional_site(by_date=by_date)) as site:
         first = await crawler.crawl(site, depth=5)
         second = await again(crawler, site, first, depth=5)
+    assert counted == {"2xx": 5, "unchanged": 5}
+    *_, this_hour = day_columns({0: counted}, Formats(ENGLISH, 1))
+    shown = {part.kind: part.value for part in this_hour.parts}
+    assert (shown[KINDS["2xx"]], shown[KINDS["unchanged"]], shown[KINDS["3xx"]]) == (5, 5, 0)
     before, after = await crawler.pages(first), await crawler.pages(second)
     assert site.whole() == []
     assert set(after) == set(before) == {"/", "a", "b", "a/1", "a/2"}
@@ -307,7 +315,7 @@ async def test_links_of_an_unchanged_page_are_in_the_graph(crawler: Crawler) -> 
 
 async def test_details_are_kept_and_missing_ones_are_read(crawler: Crawler) -> None:
     async def details(seen: CrawlStatus) -> int:
-        rows = await crawler.app.database.read(lambda tx: PageStore().details_after(tx, seen.crawl.number, 0, 100))
+        rows, _ = await crawler.app.database.read(lambda tx: PageStore().details_after(tx, seen.crawl.number, 0, 100))
         return len(rows)
 
     async with serving(conditional_site()) as site:
@@ -472,7 +480,7 @@ async def test_links_of_unchanged_pages_are_kept_and_missing_ones_are_fetched(cr
         third = await again(crawler, site, second, depth=5)
     assert (bare.counts.not_modified, first.counts.not_modified, second.counts.not_modified) == (0, 0, 5)
     assert third.counts.not_modified == 5
-    before, after = [
+    (before, _), (after, _) = [
         await crawler.app.database.read(lambda tx: PageStore().outlinks_after(tx, one.crawl.number, 0, 10))  # noqa: B023
         for one in (first, second)
     ]

@@ -5,10 +5,11 @@ from datetime import timedelta
 
 import pytest
 
-from shoal.access.idempotency import KEPT
+from shoal.access.idempotency import KEPT, Idempotency, IdempotencyKey
 from shoal.access.token import LOCAL
 from shoal.app import opened
 from shoal.base.clock import span
+from shoal.page_jobs.spec import GroupConfig
 from tests.support.api import ServedApi, listening
 from tests.support.http_client import HttpAnswer
 
@@ -68,16 +69,34 @@ async def test_a_repeated_request_after_a_crash_creates_what_the_first_one_began
 
 async def test_a_repeat_after_a_death_in_the_middle_finds_the_group_that_it_named(api: ServedApi) -> None:
     body, key = {"urls": ["https://a.example/"], "group": "monday"}, {"Idempotency-Key": "k"}
-    first = await api.send("POST", JOBS, body, key)
-    await api.app.database.run(lambda tx: forget_answer(tx, JOBS))
+    config = GroupConfig.read(body)
+    await Idempotency(api.app.database).begin(IdempotencyKey(LOCAL, f"POST {JOBS}", "k"), config.text(), "grp_1")
+    await api.app.page_jobs.groups.make(config)
     again = await api.send("POST", JOBS, body, key)
-    assert (again.status, again.body) == (202, first.body)
+    assert (again.status, again.json["id"], again.json["jobs"]) == (202, "monday", {"pending": 1})
     assert (await api.send("POST", JOBS, body, {"Idempotency-Key": "another"})).status == 409
     assert (await api.send("POST", JOBS, body)).status == 409
 
 
-async def forget_answer(tx: object, path: str = CRAWLS) -> None:
-    key = {"caller": LOCAL, "route": f"POST {path}", "key": "k"}
+async def test_a_named_group_is_created_once_by_requests_that_come_together(api: ServedApi) -> None:
+    body, key = {"urls": ["https://a.example/"], "group": "monday"}, {"Idempotency-Key": "k"}
+    async with opened(api.app.settings) as app, listening(app) as other:
+        found = await asyncio.gather(*[one.send("POST", JOBS, body, key) for one in (api, other) for _ in range(10)])
+    assert {answered.status for answered in found} == {202}
+    assert len({answered.body for answered in found}) == 1
+    assert (await api.send("POST", JOBS, body, key)).body == found[0].body
+
+
+async def test_a_key_does_not_own_a_group_that_was_there_before(api: ServedApi) -> None:
+    """Several repeats at the same time: one must not take the key of another for proof that the group is theirs."""
+    body, key = {"urls": ["https://a.example/"], "group": "monday"}, {"Idempotency-Key": "k"}
+    assert (await api.send("POST", JOBS, body)).status == 202
+    found = await asyncio.gather(*[api.send("POST", JOBS, body, key) for _ in range(20)])
+    assert {answered.status for answered in found} == {409}
+
+
+async def forget_answer(tx: object) -> None:
+    key = {"caller": LOCAL, "route": f"POST {CRAWLS}", "key": "k"}
     kept = await tx.one("keep_key", digest="", subject="", **key)
     await tx.execute("drop_old_key", age=span(-timedelta(days=1)), **key)
     await tx.one("keep_key", digest=kept["digest"], subject=kept["subject"], **key)

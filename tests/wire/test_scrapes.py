@@ -26,6 +26,7 @@ from tests.support.api import ServedApi, served_api
 from tests.support.converters import LARGE, SLOW, running_converter
 from tests.support.http_client import HttpAnswer
 from tests.support.page_loop import page_loop
+from tests.support.refused_results import refuse_results
 
 SCRAPE = "/api/v1/scrape"
 PAGE = (
@@ -166,6 +167,19 @@ async def test_large_results_are_stored_in_commits_of_their_own(
     assert max(map(len, commits)) == 1
 
 
+async def test_a_result_that_the_store_refuses_costs_no_other_scrape_its_result(
+    api: ServedApi, site: ScriptedSite, store_url: str
+) -> None:
+    """All results come in one commit at first, because all jobs are leased together."""
+    wanted = [scrape(api, f"{site.url}/{path}", formats=["html"]) for path in ("about", "data.json", "missing")]
+    await refuse_results(store_url, "http_status", 404)
+    async with page_loop(api.app):
+        found = await asyncio.gather(*wanted)
+        assert (await scrape(api, f"{site.url}/about", formats=["html"])).json["state"] == "done"
+    assert [one.json["state"] for one in found] == ["done", "done", "failed"]
+    assert found[2].json["page"]["error"]["code"] == "unstorable_result"
+
+
 async def test_a_page_that_is_too_large_is_not_read(store_url: str, site: ScriptedSite) -> None:
     async with served_api(store_url, SHOAL_MAX_BODY="1MB", **QUICK) as api, page_loop(api.app):
         found = (await scrape(api, f"{site.url}/endless", formats=["html"])).json
@@ -184,6 +198,32 @@ async def test_without_a_worker_the_error_says_how_to_start_one(
     assert [(one["state"], one["state_reason"]) for one in await jobs(api)] == [("cancelled", "no_worker")] * 2
     async with page_loop(api.app):  # the key is free again
         assert (await scrape(api, f"{site.url}/about", key="knever")).status == 200
+
+
+async def test_without_a_worker_all_clients_with_one_key_get_the_same_error_and_then_the_key_is_free(
+    api: ServedApi, site: ScriptedSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrapes, "NO_WORKER_SECONDS", 0.3)
+    found = await asyncio.gather(*[scrape(api, f"{site.url}/about", key="k") for _ in range(4)])
+    assert [(one.status, one.json["code"]) for one in found] == [(503, "no_worker")] * 4
+    assert len({one.json["detail"] for one in found}) == 1
+    assert {(one["state"], one["state_reason"]) for one in await jobs(api)} == {("cancelled", "no_worker")}
+    async with page_loop(api.app):
+        assert (await scrape(api, f"{site.url}/about", key="k")).status == 200
+
+
+async def test_a_key_outlives_a_client_that_leaves_while_another_waits(api: ServedApi, site: ScriptedSite) -> None:
+    url = f"{site.url}/about"
+    body = json.dumps({"url": url, "timeout_seconds": 20})
+    _, writer = await asyncio.open_connection("127.0.0.1", api.port)
+    head = f"POST {SCRAPE} HTTP/1.1\r\nHost: 127.0.0.1:{api.port}\r\nContent-Type: application/json\r\n"
+    writer.write(f"{head}Idempotency-Key: k\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+    await until_jobs(api, 1)
+    waiting = asyncio.ensure_future(scrape(api, url, key="k", timeout_seconds=20))
+    writer.close()
+    async with page_loop(api.app):
+        again, found = await scrape(api, url, key="k", timeout_seconds=20), await waiting
+    assert (found.status, again.json, site.times("/about")) == (200, found.json, 1)
 
 
 async def test_bots_get_no_scrapes(api: ServedApi, site: ScriptedSite) -> None:

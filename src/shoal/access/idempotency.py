@@ -38,10 +38,16 @@ class StoredResponse:
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyRecord:
-    """The stored state of a key: the id of the created object, and the response, if there is one yet."""
+    """The stored state of a key: the id of the created object, the response, if there is one yet, and when the key was
+    first sent; None: the request has no key."""
 
     subject: str
-    answer: StoredResponse | None
+    answer: StoredResponse | None = None
+    since: int | None = None
+
+    def covers(self, created_at: int) -> bool:
+        """Return whether an object whose id the caller chose was created by a request with this key, not before it."""
+        return self.since is not None and created_at >= self.since
 
 
 class Idempotency:
@@ -67,7 +73,7 @@ class Idempotency:
         row = await self._database.run(commit)
         if row["digest"] != digest:
             raise InvalidInput("Idempotency-Key", "was already used with a different request", "choose another key")
-        return IdempotencyRecord(row["subject"], _response(row))
+        return IdempotencyRecord(row["subject"], _response(row), row["created_at"])
 
     async def end(self, key: IdempotencyKey, answer: StoredResponse) -> StoredResponse:
         """Store the response, unless there is one already or the key is gone; return the one that every repeated
@@ -76,9 +82,10 @@ class Idempotency:
         row = await self._database.run(lambda tx: tx.one("answer_key", **values, **asdict(key)))
         return (None if row is None else _response(row)) or answer
 
-    async def forget(self, key: IdempotencyKey) -> None:
-        """Release the key of a rejected request, which created nothing, so that a corrected one can use it."""
-        await self._database.run(lambda tx: tx.execute("forget_key", **asdict(key)))
+    async def forget(self, key: IdempotencyKey, subject: str) -> None:
+        """Release the key of a rejected request, which did not create this object, so that a corrected one can use it.
+        A key that was released and used again stays."""
+        await self._database.run(lambda tx: tx.execute("forget_key", subject=subject, **asdict(key)))
 
 
 def _response(row: Any) -> StoredResponse | None:

@@ -19,5 +19,6 @@ WHERE caller = :caller AND route = :route AND key = :key
 RETURNING *;
 
 -- name: forget_key
--- Delete an idempotency key that has no response.
-DELETE FROM request_key WHERE caller = :caller AND route = :route AND key = :key AND status IS NULL;
+-- Delete an idempotency key that has no response, unless a later request has taken it meanwhile.
+DELETE FROM request_key
+WHERE caller = :caller AND route = :route AND key = :key AND subject = :subject AND status IS NULL;

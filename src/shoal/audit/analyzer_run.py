@@ -3,12 +3,11 @@
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from xxhash import xxh3_64_intdigest
 
 from shoal.audit.analyzer import Analyzer, Found
-from shoal.audit.artifacts import Artifact
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCode, FindingCount
 from shoal.audit.site import Site
 from shoal.base.text import json_of
@@ -37,14 +36,9 @@ class AnalyzerResult:
     counts: Sequence[FindingCount] = ()
     findings: Sequence[Finding] = ()
 
-    def timed(self, duration_ms: float) -> "AnalyzerResult":
-        return replace(self, outcome=replace(self.outcome, duration_ms=round(duration_ms, 3)))
-
-    def with_artifacts(self, artifacts: tuple[Artifact, ...]) -> "AnalyzerResult":
-        return replace(self, outcome=replace(self.outcome, artifacts=artifacts))
-
-    def made_optional(self) -> "AnalyzerResult":
-        return replace(self, outcome=replace(self.outcome, optional=True))
+    def but(self, **changes: Any) -> "AnalyzerResult":
+        """Return the result with other values in its outcome."""
+        return replace(self, outcome=replace(self.outcome, **changes))
 
 
 def failed(analyzer: str, error: str) -> AnalyzerResult:

@@ -21,13 +21,10 @@ class Gates:
 
     async def create(self, name: str, gate: Gate, *, audit: AuditHook = no_audit) -> StoredGate:
         """Store a gate under a new name."""
-        return await self._write(name, gate, may_exist=False, audit=audit)
+        return await self.put(name, gate, may_exist=False, audit=audit)
 
-    async def put(self, name: str, gate: Gate, *, audit: AuditHook = no_audit) -> StoredGate:
+    async def put(self, name: str, gate: Gate, *, may_exist: bool = True, audit: AuditHook = no_audit) -> StoredGate:
         """Store a gate, in place of an earlier one of that name."""
-        return await self._write(name, gate, may_exist=True, audit=audit)
-
-    async def _write(self, name: str, gate: Gate, *, may_exist: bool, audit: AuditHook) -> StoredGate:
         if not _NAME.fullmatch(name):
             raise InvalidInput("name", "is not a name", "give 1 to 64 letters, digits and `_.-`")
 

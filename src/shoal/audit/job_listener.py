@@ -21,14 +21,7 @@ if TYPE_CHECKING:
 class AnalysisListener:
     """Implements `queue.job.RunListener` and `queue.job.RunEndHook`."""
 
-    def __init__(
-        self,
-        database: Database,
-        enqueuer: Enqueuer,
-        jobs: JobStore,
-        signals: Signals,
-        attempts: int,
-    ) -> None:
+    def __init__(self, database: Database, enqueuer: Enqueuer, jobs: JobStore, signals: Signals, attempts: int) -> None:
         self._database = database
         self._enqueuer = enqueuer
         self._jobs = jobs
@@ -39,13 +32,7 @@ class AnalysisListener:
     def analyses(self) -> "Analyses":
         from shoal.audit.analyses import Analyses
 
-        return Analyses(
-            self._database,
-            self._enqueuer,
-            self._jobs,
-            self._attempts,
-            self._signals,
-        )
+        return Analyses(self._database, self._enqueuer, self._jobs, self._attempts, self._signals)
 
     async def lock(self, tx: Tx, run_id: str) -> None:
         await self.analyses.lock(tx, run_id)

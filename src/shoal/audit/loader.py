@@ -24,6 +24,8 @@ from shoal.pages.store import PageStore
 
 T = TypeVar("T", bound=Sequence[Any])
 P = TypeVar("P")  # the place of a row in the order of an index
+Read = Callable[[Tx, int, P, int], Awaitable[tuple[list[T], P | None]]]
+"""Returns rows of a crawl after a place, and the place to continue after, None at the end."""
 
 BATCH: Final = 5_000  # pages
 FATES: Final = 50_000  # URLs whose fates one query looks at
@@ -144,13 +146,13 @@ class SiteLoader:
         numbers, counts = site.pages["number"], np.zeros(len(site.pages), np.int64)
         targets: list[NDArray[np.int32]] = []
         flags: list[NDArray[np.uint8]] = []
-        async for rows in self._batches(self._store.links_after, crawl, 0):
+        async for rows in self._batches(PageStore().links_after, crawl, 0):
             places = np.searchsorted(numbers, np.array([row[0] for row in rows], np.int64))
-            sizes = [len(blob) // _LINK for _, blob in rows]
+            sizes = [len(blob) // _LINK for _, _, blob in rows]
             counts[places] = sizes
-            keys = b"".join([blob[: 8 * size] for size, (_, blob) in zip(sizes, rows, strict=True)])
+            keys = b"".join([blob[: 8 * size] for size, (_, _, blob) in zip(sizes, rows, strict=True)])
             targets.append(site.link_targets.find(np.frombuffer(keys, "<i8")))
-            marks = b"".join([blob[8 * size :] for size, (_, blob) in zip(sizes, rows, strict=True)])
+            marks = b"".join([blob[8 * size :] for size, (_, _, blob) in zip(sizes, rows, strict=True)])
             flags.append(np.frombuffer(marks, np.uint8))
             await progress()
         offsets = np.zeros(len(site.pages) + 1, np.int64)
@@ -173,7 +175,7 @@ class SiteLoader:
         }
         references: Counter[str] = Counter()
         site.has_details = False
-        async for rows in self._batches(self._store.details_after, crawl, 0):
+        async for rows in self._batches(PageStore().details_after, crawl, 0):
             site.has_details = True
             places = np.searchsorted(numbers, np.array([row[0] for row in rows], np.int64)).tolist()
             for place, details in _readable(places, rows):
@@ -221,22 +223,22 @@ class SiteLoader:
             if url is not None and target >= site.link_targets.pages:
                 site.blocked_urls[target] = url
 
-    async def _batches(
-        self, read: Callable[[Tx, int, P, int], Awaitable[list[T]]], crawl: int, after: P
-    ) -> AsyncIterator[list[T]]:
-        """Yield batches of rows, each row preceded by its index. The next batch is read while the current one is
-        used."""
-        rows = await self._read(read, crawl, after)
-        while rows:
-            following = asyncio.create_task(self._read(read, crawl, rows[-1][0]))
-            try:
-                yield rows
-                rows = await following
-            finally:
-                following.cancel()
+    async def _batches(self, read: Read[P, T], crawl: int, after: P) -> AsyncIterator[list[T]]:
+        """Yield batches of rows. The next one is read while the current one is used."""
 
-    async def _read(self, read: Callable[[Tx, int, P, int], Awaitable[list[T]]], crawl: int, after: P) -> list[T]:
-        return await self._database.read(lambda tx: read(tx, crawl, after, BATCH))
+        async def batch(at: P) -> tuple[list[T], P | None]:
+            return await self._database.read(lambda tx: read(tx, crawl, at, BATCH))
+
+        rows, last = await batch(after)
+        while rows or last is not None:
+            following = None if last is None else asyncio.create_task(batch(last))
+            try:
+                if rows:
+                    yield rows
+                rows, last = ([], None) if following is None else await following
+            finally:
+                if following is not None:
+                    following.cancel()
 
 
 def _shared(

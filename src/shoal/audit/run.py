@@ -176,7 +176,7 @@ class AnalysisAttempt:
     async def _run_and_keep(self, analysis: Analysis, analyzer: Analyzer, site: Site) -> None:
         result = await self._with_artifacts(analysis, analyzer, await self._run_one(analyzer, site))
         is_optional = analyzer.name in self._context.optional or bool(getattr(analyzer, "optional", False))
-        result = result.made_optional() if is_optional else result
+        result = result.but(optional=True) if is_optional else result
         await self._context.database.run(lambda tx: self._keep(tx, analysis, result))
         if result.outcome.error is not None:
             self._context.signals.emit(
@@ -207,7 +207,7 @@ class AnalysisAttempt:
             result = failed(analyzer.name, text)
         finally:
             self._running = None
-        return result.timed(1000 * (clock.monotonic() - began))
+        return result.but(duration_ms=round(1000 * (clock.monotonic() - began), 3))
 
     async def _with_artifacts(self, analysis: Analysis, analyzer: Analyzer, result: AnalyzerResult) -> AnalyzerResult:
         """Store the files that an analyzer left; if that fails, so has the analyzer."""
@@ -222,7 +222,7 @@ class AnalysisAttempt:
         except Exception as error:  # a plug-in may leave anything
             reason = error.message if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
             return failed(analyzer.name, f"Its files could not be stored: {reason}")
-        return result.with_artifacts(tuple(stored))
+        return result.but(artifacts=tuple(stored))
 
     async def _look_again(self, analysis: Analysis, analyzers: Sequence[Analyzer], site: Site) -> None:
         """Measure slow pages again, and repeat the analyzers that report them."""

@@ -25,9 +25,11 @@ _LAST_FATE: Final = ((1 << 63) - 1, (1 << 31) - 1)
 class SiteStore:
     """Reads what analyzers get of a crawl, in batches and in storage order."""
 
-    async def pages_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[Sequence[Any]]:
-        """Return rows of `PAGE_COLUMNS`, after the page with that number. `redirects` is JSON, or None."""
-        return await tx.all("page_columns_after", crawl=crawl, number=number, limit=limit)
+    async def pages_after(self, tx: Tx, crawl: int, number: int, limit: int) -> tuple[list[Sequence[Any]], int | None]:
+        """Return rows of `PAGE_COLUMNS`, after the page with that number, and the number of the last one, None at the
+        end. `redirects` is JSON, or None."""
+        rows = await tx.all("page_columns_after", crawl=crawl, number=number, limit=limit)
+        return rows, rows[-1][0] if len(rows) == limit else None
 
     async def compared_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[Sequence[Any]]:
         """Return rows of `COMPARED_COLUMNS`, after the page with that number."""
@@ -37,21 +39,14 @@ class SiteStore:
         """Return rows of `COMPARED_COLUMNS` of these pages, ordered by number; fewer if the crawl is gone."""
         return await tx.all("page_columns_numbered", crawl=crawl, numbers=list(numbers))
 
-    async def links_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, bytes]]:
-        """Return number and link blob of pages that were parsed: see `pages.links`."""
-        rows = await tx.all("links_after", crawl=crawl, number=number, limit=limit)
-        return [(row["number"], row["links"]) for row in rows]
-
-    async def details_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, bytes]]:
-        """Return number and packed details of pages that have them."""
-        rows = await tx.all("details_after", crawl=crawl, number=number, limit=limit)
-        return [(row["number"], row["detail"]) for row in rows]
-
-    async def redirect_targets_after(self, tx: Tx, crawl: int, key: int, limit: int) -> list[tuple[int, str, str]]:
+    async def redirect_targets_after(
+        self, tx: Tx, crawl: int, key: int, limit: int
+    ) -> tuple[list[tuple[int, str, str]], int | None]:
         """Return key, URL and the redirecting URL of pages that were fetched only as the target of a redirect, ordered
-        by key."""
+        by key, and the last key, None at the end."""
         rows = await tx.all("redirect_targets_after", crawl=crawl, key=key, limit=limit)
-        return [(row["key"], row["url"], row["via"]) for row in rows]
+        found = [(row["key"], row["url"], row["via"]) for row in rows]
+        return found, found[-1][0] if len(found) == limit else None
 
     async def blocked_after(
         self, tx: Tx, crawl: int, after: tuple[int, int], scan: int

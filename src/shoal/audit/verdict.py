@@ -111,7 +111,8 @@ def judge(gate: Gate, measured: GateInput, baseline: GateInput | None = None) ->
     """
     metrics = measured.without(gate.ignore)
     before = None if baseline is None else baseline.without(gate.ignore)
-    rules = [_judge_rule(rule, metrics, before, measured) for rule in [*gate.rules, *map(_rule_of_code, gate.fail)]]
+    no_findings = (GateRule(metric=code, op="==", threshold=0) for code in gate.fail)
+    rules = [_judge_rule(rule, metrics, before, measured) for rule in (*gate.rules, *no_findings)]
     doubts = _doubts(gate, measured.metrics, None if baseline is None else baseline.metrics)
     if doubts:
         return Verdict(Outcome.INCONCLUSIVE, doubts, rules)
@@ -143,10 +144,6 @@ def _doubts(gate: Gate, metrics: Metrics, baseline: Metrics | None) -> list[str]
     if trapped and trapped >= pages * TRAPPED_SHARE:
         doubts.append(f"The crawl ran into a trap: {trapped:g} URLs were quarantined, and {pages:g} pages fetched.")
     return doubts
-
-
-def _rule_of_code(code: str) -> GateRule:
-    return GateRule(metric=code, op="==", threshold=0)
 
 
 def _judge_rule(rule: GateRule, metrics: Metrics, baseline: Metrics | None, measured: GateInput) -> RuleResult:

@@ -126,8 +126,8 @@ class CrawlDump:
 
     async def _pages_after(self, tx: Tx, crawl: int, at: int | None, limit: int) -> list[tuple[int, Page]]:
         found = await self._pages.after(tx, crawl, at or 0, limit)
-        details = dict(await self._pages.details_after(tx, crawl, at or 0, limit))
-        links = dict(await self._pages.outlinks_after(tx, crawl, at or 0, limit))
+        details = dict((await self._pages.details_after(tx, crawl, at or 0, limit))[0])
+        links = dict((await self._pages.outlinks_after(tx, crawl, at or 0, limit))[0])
         for number, page in found:
             page.detail, page.outlinks = details.get(number), links.get(number)
         return found

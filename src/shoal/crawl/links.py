@@ -178,7 +178,7 @@ class CrawlLinks:
 
             async def look(tx: Tx) -> list[tuple[int, Page]]:
                 found = await self._store.after(tx, number, before, PAGES)
-                links = dict(await self._store.outlinks_after(tx, number, before, PAGES))
+                links = dict((await self._store.outlinks_after(tx, number, before, PAGES))[0])
                 for one, page in found:
                     page.outlinks = links.get(one)
                 return found
@@ -264,7 +264,7 @@ class CrawlLinks:
         is_complete = wanted.kind is not None  # kinds are not stored
         while not is_complete and len(found) < limit and self._clock.monotonic() <= until:
             start = number
-            blobs = await self._database.read(
+            blobs, last = await self._database.read(
                 lambda tx: self._store.links_after(tx, crawl, start, BLOBS)  # noqa: B023 - awaited at once
             )
             hits = (await asyncio.to_thread(_links_to, key[0], blobs))[: limit - len(found)]
@@ -277,8 +277,8 @@ class CrawlLinks:
                 if source in urls
             ]
             found += self._judged(links, wanted)
-            is_complete = len(blobs) < BLOBS and len(found) < limit
-            number = hits[-1][0] if len(found) >= limit else blobs[-1][0] if blobs else number
+            is_complete = last is None and len(found) < limit
+            number = hits[-1][0] if len(found) >= limit else number if last is None else last
         return FoundLinks(found, LinkPlace(number), is_complete)
 
 

@@ -212,6 +212,7 @@ MESSAGES: Mapping[str, LogMessage] = {
         },
     ),
     "GroupEnded": info("job group {state}"),
+    "ResultRefused": error("the store refused the result of a page job: {error}"),
     "PageBlocked": info("not fetched, {code}: {detail}"),
     "HookRan": info("hook {hook} read {calls} pages in {seconds:.3f} s; {failures} failed"),
     "ResultsTaken": debug("accepted {count} results of {kind} jobs"),

@@ -148,7 +148,11 @@ class Metrics:
         self._lease_wait = self._histogram(
             "shoal_lease_wait_seconds", "Time from when a job was due until it was leased.", "kind"
         )
-        self._pages = self._counter("shoal_pages", "Pages stored, by HTTP status class.", "status_class")
+        self._pages = self._counter(
+            "shoal_pages",
+            "Pages stored, by HTTP status class; `unchanged`: a 304 to a conditional request.",
+            "status_class",
+        )
         self._page_bytes = self._counter(
             "shoal_page_bytes", "Bytes of pages as received, before decompression.", "status_class"
         )
@@ -272,7 +276,7 @@ class Metrics:
             counted[str(signal.how)].labels(signal.kind).inc(signal.count)
 
     def _pages_settled(self, signal: Any) -> None:
-        """Count what one commit stored: `pages` and `bytes` are keyed by status class (`2xx`; `error`: no response)."""
+        """Count what one commit stored, by status class: see `PagesSettled`."""
         for status_class, count in signal.pages.items():
             self._pages.labels(status_class).inc(count)
         for status_class, count in signal.bytes.items():

@@ -13,6 +13,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from shoal.base.database import Database, Tx
+from shoal.base.errors import ShoalError
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import Url, origin
 from shoal.egress import Cancellable, Failure
@@ -179,16 +180,20 @@ class PageJobExecutor:
 
     async def settle(self, results: Sequence[Outcome], holder: str, want: int) -> list[PageTask]:
         """In one commit: store the results, end or return their jobs, and lease up to `want` more with a host slot
-        within the next two seconds. A result whose lease was lost is dropped; the others count. If the store fails,
-        nothing is stored, and the same results are passed again."""
+        within the next two seconds. A result whose lease was lost is dropped; the others count. After an unexpected
+        error, each result has its own commit."""
         updates = self.throttle.updates()
         try:
             turn = await self._database.run(
                 lambda tx: self._commit(tx, results, holder, want, updates), within=self._leases.queue.answer_within
             )
-        except BaseException:
+        except BaseException as error:
             self.throttle.forget()
-            raise
+            deliveries = [one for one in results if isinstance(one, ResultDelivery)]
+            if not deliveries or isinstance(error, ShoalError) or not isinstance(error, Exception):
+                raise
+            await self._ingest.settle_apart(holder, deliveries)
+            return await self.settle([one for one in results if isinstance(one, PutOff)], holder, want)
         if (timing := self._leases.rate_limiter.timing) is not None:
             timing.usable(turn.tasks)
         self.throttle.learn(turn.hold_seconds)

@@ -9,7 +9,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from shoal.base.database import Database, Tx
-from shoal.base.signals import Signals
+from shoal.base.errors import ShoalError
+from shoal.base.signals import Signal, Signals
+from shoal.base.text import shorten
 from shoal.events.event import Event, append_events
 from shoal.page_jobs.groups import end_groups_without_jobs
 from shoal.page_jobs.result import INVALID_DATA, Receipt, Result, ResultDelivery, Status
@@ -22,6 +24,17 @@ from shoal.queue.queue import Queue
 from shoal.queue.states import TERMINAL, JobState, Move
 
 EVENTS: Final = {Status.SUCCESS: "crawl.job.completed", Status.FAIL: "crawl.job.failed"}
+
+UNSTORABLE: Final = "unstorable_result"
+NOT_STORED: Final = "The result could not be stored; the server's log says why."
+LONGEST_ERROR: Final = 1000
+
+
+class ResultRefused(Signal, frozen=True, kw_only=True):
+    """The store refused the result of a page job because of an unexpected error. Other jobs are not affected."""
+
+    job_id: str
+    error: str
 
 
 class Accepted(Struct, frozen=True):
@@ -63,6 +76,34 @@ class Ingest:
     async def settle(self, owner: str, deliveries: Sequence[ResultDelivery]) -> IngestResult:
         """Store results, and end or return their jobs. Each result is handled independently: one that is late or from
         another owner changes nothing; a duplicate gets the same receipt again."""
+        try:
+            return await self._settle_together(owner, deliveries)
+        except ShoalError:
+            raise
+        except Exception:
+            return await self.settle_apart(owner, deliveries)
+
+    async def settle_apart(self, owner: str, deliveries: Sequence[ResultDelivery]) -> IngestResult:
+        """Like `settle`, but each result in a commit of its own, after an unexpected error in their common one. A job
+        whose result is the cause fails; if the store refuses that, too, the job is left until its lease expires."""
+        whole = IngestResult(LeaseRequest(owner, [KIND]))
+        for delivery in deliveries:
+            settled = await self._settle_alone(owner, delivery) or await self._settle_alone(owner, _refused(delivery))
+            whole.receipts += [Receipt(delivery.fence, None)] if settled is None else settled.receipts
+            whole.accepted += [] if settled is None else settled.accepted
+        return whole
+
+    async def _settle_alone(self, owner: str, delivery: ResultDelivery) -> IngestResult | None:
+        try:
+            return await self._settle_together(owner, [delivery])
+        except ShoalError:
+            raise
+        except Exception as error:
+            reason = shorten(f"{type(error).__name__}: {error}", LONGEST_ERROR)
+            self._signals.emit(ResultRefused(job_id=delivery.fence.job_id, error=reason))
+            return None
+
+    async def _settle_together(self, owner: str, deliveries: Sequence[ResultDelivery]) -> IngestResult:
         request = LeaseRequest(owner, [KIND])
 
         async def commit(tx: Tx) -> IngestResult:
@@ -191,6 +232,13 @@ async def report_dead_letters(tx: Tx, moves: Sequence[Move]) -> list[EndedRun]:
     await results.insert(tx, rows)
     await append_events(tx, *events)
     return runs
+
+
+def _refused(delivery: ResultDelivery) -> ResultDelivery:
+    """Return the failure of a job whose result the store refuses. The error is for operators; the result omits it."""
+    error_code = UNSTORABLE
+    result = Result(Status.FAIL, "", delivery.result.fetched_at, error_code=error_code, error_message=NOT_STORED)
+    return ResultDelivery(delivery.fence, result)
 
 
 def _event(job: HeldJob, result: Result, attempt: int | None = None) -> Event:

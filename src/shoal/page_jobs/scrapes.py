@@ -28,6 +28,7 @@ from shoal.queue.states import TERMINAL, JobState
 
 PRIORITY: Final = 100
 PROJECT: Final = "default"  # whose quota applies
+NO_WORKER: Final = "no_worker"  # why it is cancelled if no worker takes it
 NO_WORKER_SECONDS: Final = 5.0  # after which a worker would have taken the job: it polls, and starts its page child
 SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.01, 0.5  # between two looks for jobs that have ended
 PAUSE_PART: Final = 0.125  # of the time that the youngest request has waited
@@ -161,17 +162,22 @@ class Scrapes:
         await self._database.run(commit)
 
     async def wait(self, scrape_id: str, seconds: float) -> Scrape:
-        """Return a scrape when it has ended, or as it is after this time. Raises `NoWorker`, and cancels it, if no
-        worker takes it."""
+        """Return a scrape when it has ended, or as it is after this time. If no worker takes it, it is cancelled, and
+        everybody who waits for it gets `NoWorker`."""
         first = min(seconds, NO_WORKER_SECONDS)
         if not await self.ends.wait(scrape_id, first) and seconds > first and not self.ends.is_closed:
-            await self._check_taken(scrape_id)
+            await self._cancel_if_untaken(scrape_id)
             await self.ends.wait(scrape_id, seconds - first)
-        return await self.get(scrape_id)
+        job, scrape = await self._look(scrape_id)
+        if job is not None and job.state is JobState.CANCELLED and job.state_reason == NO_WORKER:
+            raise NoWorker(job.url or "the page", self._start_worker, needs_browser=job.capability in BROWSER)
+        return scrape
 
     async def get(self, scrape_id: str) -> Scrape:
         """Return a scrape as it is now; its result is kept longer than its job."""
+        return (await self._look(scrape_id))[1]
 
+    async def _look(self, scrape_id: str) -> tuple[Job | None, Scrape]:
         async def look(tx: Tx) -> tuple[Job | None, ScrapeResult | None]:
             job = await self._queue.jobs.get(tx, JobId(scrape_id))
             return job, await self._results.of_scrape(tx, scrape_id)
@@ -180,22 +186,20 @@ class Scrapes:
         if (job is None and found is None) or (job is not None and job.capability not in SCRAPES):
             raise NotFound("scrape", shorten(scrape_id))
         if found is not None and (job is None or job.state in TERMINAL):
-            return Scrape(scrape_id, JobState(found.state), result=_document(found))
+            return job, Scrape(scrape_id, JobState(found.state), result=_document(found))
         explained = await self._jobs.explain(scrape_id)
-        return Scrape(scrape_id, explained.job.state, str(explained.sentence))
+        return explained.job, Scrape(scrape_id, explained.job.state, str(explained.sentence))
 
     async def withdraw(self, scrape_id: str) -> None:
         """Cancel a scrape that nobody waits for any more, unless a worker has it."""
         await self._jobs.withdraw(scrape_id, "asked")
 
-    async def _check_taken(self, scrape_id: str) -> None:
+    async def _cancel_if_untaken(self, scrape_id: str) -> None:
         found = await self._jobs.explain(scrape_id)
-        needs_browser = found.job.capability in BROWSER
-        is_untaken = found.reason in ("no_worker", "no_renderer") and not found.job.lease_epoch
-        if not is_untaken or (not needs_browser and await is_worker_running(self._database)):
+        if found.reason not in (NO_WORKER, "no_renderer") or found.job.lease_epoch:
             return
-        if await self._jobs.withdraw(scrape_id, "no_worker"):
-            raise NoWorker(found.job.url or "the page", self._start_worker, needs_browser=needs_browser)
+        if found.job.capability in BROWSER or not await is_worker_running(self._database):
+            await self._jobs.withdraw(scrape_id, NO_WORKER)
 
 
 def _document(found: ScrapeResult) -> bytes:

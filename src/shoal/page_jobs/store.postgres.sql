@@ -36,7 +36,8 @@ DELETE FROM job_group WHERE number = ANY(ARRAY(
     ORDER BY g.finished_at LIMIT :limit FOR UPDATE SKIP LOCKED));
 
 -- name: insert_results
--- Store results, in the order in which they come.
+-- Store results, in the order in which they come. They replace those of earlier jobs with these ids, which were removed
+-- without their results.
 -- rows: job_id epoch group_id policy state status http_status fetched_at duration digest
 -- rows: url final_url html_hash error_code error_message data
 INSERT INTO result (job_id, epoch, group_id, policy, state, status, http_status, fetched_at, duration, digest, url, final_url,
@@ -44,7 +45,12 @@ INSERT INTO result (job_id, epoch, group_id, policy, state, status, http_status,
 SELECT * FROM unnest(:job_id::text[], :epoch::bigint[], :group_id::text[], :policy::text[], :state::text[], :status::text[],
                      :http_status::smallint[], :fetched_at::bigint[], :duration::float8[], :digest::text[], :url::text[],
                      :final_url::text[], :html_hash::text[], :error_code::text[], :error_message::text[],
-                     :data::text[]);
+                     :data::text[])
+ON CONFLICT (job_id, epoch) DO UPDATE
+SET group_id = excluded.group_id, policy = excluded.policy, state = excluded.state, status = excluded.status,
+    http_status = excluded.http_status, fetched_at = excluded.fetched_at, duration = excluded.duration,
+    digest = excluded.digest, url = excluded.url, final_url = excluded.final_url, html_hash = excluded.html_hash,
+    error_code = excluded.error_code, error_message = excluded.error_message, data = excluded.data;
 
 -- name: forget_results
 -- Remove these results of policies and scrapes, except the last success of an existing policy.

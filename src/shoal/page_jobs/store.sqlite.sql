@@ -18,13 +18,18 @@ DELETE FROM job_group WHERE number IN
      ORDER BY g.finished_at LIMIT :limit);
 
 -- name: insert_results
--- Store a result.
+-- Store a result; it replaces one of an earlier job with this id, which was removed without its results.
 -- rows: job_id epoch group_id policy state status http_status fetched_at duration digest
 -- rows: url final_url html_hash error_code error_message data
 INSERT INTO result (job_id, epoch, group_id, policy, state, status, http_status, fetched_at, duration, digest, url, final_url,
                     html_hash, error_code, error_message, data)
 VALUES (:job_id, :epoch, :group_id, :policy, :state, :status, :http_status, :fetched_at, :duration, :digest, :url, :final_url,
-        :html_hash, :error_code, :error_message, :data);
+        :html_hash, :error_code, :error_message, :data)
+ON CONFLICT (job_id, epoch) DO UPDATE
+SET group_id = excluded.group_id, policy = excluded.policy, state = excluded.state, status = excluded.status,
+    http_status = excluded.http_status, fetched_at = excluded.fetched_at, duration = excluded.duration,
+    digest = excluded.digest, url = excluded.url, final_url = excluded.final_url, html_hash = excluded.html_hash,
+    error_code = excluded.error_code, error_message = excluded.error_message, data = excluded.data;
 
 -- name: forget_results
 -- Remove these results of policies and scrapes, except the last success of an existing policy.

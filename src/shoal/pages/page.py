@@ -137,7 +137,8 @@ class Page(Struct):
 
 
 class PagesSettled(Signal, frozen=True, kw_only=True, tag=True):
-    """The pages stored in one commit, by class of HTTP status (`2xx`, or `error` without one)."""
+    """The pages stored in one commit, by class of HTTP status: `2xx` and so on; `unchanged` for a 304 that confirms a
+    page of the previous crawl; `error` without a status."""
 
     pages: dict[str, int]
     bytes: dict[str, int]

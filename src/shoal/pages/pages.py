@@ -139,7 +139,7 @@ class Pages:
         sources: dict[int, list[int]] = {key: [] for key in wanted}
         while wanted and self._clock.monotonic() < until:
             start = number
-            blobs = await self._database.read(
+            blobs, last = await self._database.read(
                 lambda tx: self._store.links_after(tx, crawl, start, BLOBS)  # noqa: B023 - awaited at once
             )
             for source, key in await asyncio.to_thread(_links_to, wanted, blobs):
@@ -147,10 +147,10 @@ class Pages:
                     sources[key].append(source)
             wanted = {key: packed for key, packed in wanted.items() if len(sources[key]) < most}
             found.searched += len(blobs)
-            if len(blobs) < BLOBS:
+            if last is None:
                 found.is_complete = True
                 break
-            number = blobs[-1][0]
+            number = last
         found.is_complete = found.is_complete or not wanted  # as many were found as are shown
         urls = await self.urls_of(crawl, sorted({source for some in sources.values() for source in some}))
         found.sources = {key: [urls[one] for one in some if one in urls] for key, some in sources.items()}
@@ -378,10 +378,10 @@ class LinkCounts:
         self.is_complete = False
         self.adding: asyncio.Task[None] | None = None
 
-    def add(self, blobs: list[tuple[int, int, bytes]]) -> None:
+    def add(self, blobs: list[tuple[int, int, bytes]], last: int | None) -> None:
         self.pages.update(key for _, source, blob in blobs for key in unpack(blob).keys if key != source)
-        self.last = blobs[-1][0] if blobs else self.last
-        self.is_complete = len(blobs) < BLOBS
+        self.last = self.last if last is None else last
+        self.is_complete = last is None
 
 
 class LinkCounters:
@@ -407,8 +407,8 @@ class LinkCounters:
         return counts
 
     async def _add(self, crawl: int, counts: LinkCounts) -> None:
-        blobs = await self._database.read(lambda tx: self._store.links_after(tx, crawl, counts.last, BLOBS))
-        await asyncio.to_thread(counts.add, blobs)
+        found = await self._database.read(lambda tx: self._store.links_after(tx, crawl, counts.last, BLOBS))
+        await asyncio.to_thread(counts.add, *found)
 
     @property
     def _targets(self) -> int:

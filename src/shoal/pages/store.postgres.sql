@@ -68,18 +68,18 @@ CROSS JOIN LATERAL (SELECT t.key, t.via, t.fate FROM redirect_target AS t
 WHERE r.fate = 4;
 
 -- name: details_after
--- The details of pages of a crawl, in the order in which the pages were stored.
+-- The details of pages of a crawl from after :number to :upto, in the order in which the pages were stored.
 SELECT p.number, d.detail FROM page AS p
 CROSS JOIN LATERAL (SELECT t.detail FROM page_detail AS t
                     WHERE t.crawl = p.crawl AND t.key = p.key AND t.chk = p.chk OFFSET 0) AS d
-WHERE p.crawl = :crawl AND p.number > :number AND length(d.detail) > 0 ORDER BY p.number LIMIT :limit;
+WHERE p.crawl = :crawl AND p.number > :number AND p.number <= :upto AND length(d.detail) > 0 ORDER BY p.number;
 
 -- name: outlinks_after
--- The links of pages of a crawl, in the order in which the pages were stored.
+-- The links of pages of a crawl from after :number to :upto, in the order in which the pages were stored.
 SELECT p.number, d.outlinks FROM page AS p
 CROSS JOIN LATERAL (SELECT t.outlinks FROM page_detail AS t
                     WHERE t.crawl = p.crawl AND t.key = p.key AND t.chk = p.chk OFFSET 0) AS d
-WHERE p.crawl = :crawl AND p.number > :number AND d.outlinks IS NOT NULL ORDER BY p.number LIMIT :limit;
+WHERE p.crawl = :crawl AND p.number > :number AND p.number <= :upto AND d.outlinks IS NOT NULL ORDER BY p.number;
 
 -- name: drop_details_up_to
 -- Delete the details of pages of a crawl, up to the page with a number.

@@ -156,8 +156,7 @@ class PageStore:
         if not wanted:
             found = await self.after(tx, crawl, number, limit)
             return found, found[-1][0] if len(found) == limit else None
-        last = await tx.value("page_number_after", crawl=crawl, number=number, skip=scan - 1)
-        place = {"crawl": crawl, "number": number, "upto": LAST_NUMBER if last is None else last}
+        place, last = await self._window(tx, crawl, number, scan)
         rows = await tx.all("search_pages", limit=limit, **place, **_conditions(wanted))
         return [(row["number"], _page(row)) for row in rows], last
 
@@ -166,10 +165,15 @@ class PageStore:
     ) -> tuple[list[PageRank], int | None]:
         """Look at the next `scan` pages after a number; return the ranks of those that match the filter, and the number
         of the last page that was looked at, None at the end."""
-        last = await tx.value("page_number_after", crawl=crawl, number=number, skip=scan - 1)
-        place = {"crawl": crawl, "number": number, "upto": LAST_NUMBER if last is None else last}
+        place, last = await self._window(tx, crawl, number, scan)
         rows = await tx.all("rank_pages", limit=scan, **place, **_conditions(wanted))
         return [PageRank(*row) for row in rows], last
+
+    @staticmethod
+    async def _window(tx: Tx, crawl: int, number: int, scan: int) -> tuple[dict[str, int], int | None]:
+        """Return the range of the next `scan` pages after a number, and the number of the last one, None at the end."""
+        last = await tx.value("page_number_after", crawl=crawl, number=number, skip=scan - 1)
+        return {"crawl": crawl, "number": number, "upto": LAST_NUMBER if last is None else last}, last
 
     async def facts_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[ChartFacts]:
         """Return the facts of pages that charts count, in the order of `after`."""
@@ -195,11 +199,14 @@ class PageStore:
         number: int | None = await tx.value("page_number", crawl=crawl, key=key, chk=chk)
         return number
 
-    async def links_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, int, bytes]]:
-        """Return number, key and link blob of pages, in the order of `after`; `shoal.pages.links` reads the blobs.
-        Pages that were not parsed have no blob and are omitted."""
-        rows = await tx.all("links_after", crawl=crawl, number=number, limit=limit)
-        return [(row["number"], row["key"], row["links"]) for row in rows]
+    async def links_after(
+        self, tx: Tx, crawl: int, number: int, scan: int
+    ) -> tuple[list[tuple[int, int, bytes]], int | None]:
+        """Look at the next `scan` pages after a number; return number, key and link blob of those that were parsed, in
+        the order of `after`, and the number of the last page that was looked at, None at the end. `shoal.pages.links`
+        reads the blobs."""
+        place, last = await self._window(tx, crawl, number, scan)
+        return [(row["number"], row["key"], row["links"]) for row in await tx.all("links_after", **place)], last
 
     async def validators(self, tx: Tx, crawl: int, keys: list[int]) -> list[Validators]:
         """Return the pages with these keys, with the validators of those that can be requested conditionally: pages
@@ -241,19 +248,23 @@ class PageStore:
                 found.setdefault(row["key"], row["via"])
         return found
 
-    async def details_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, bytes]]:
-        """Return the details of pages, each with its page's number, in the order of `after`;
+    async def details_after(
+        self, tx: Tx, crawl: int, number: int, scan: int
+    ) -> tuple[list[tuple[int, bytes]], int | None]:
+        """Look at the next `scan` pages after a number; return the details of those that have any, each with its page's
+        number, in the order of `after`, and the number of the last page that was looked at, None at the end.
         `shoal.extract.details.unpacked` reads them. Pages of a crawl without `analyze`, and pages without a response,
         have none."""
-        rows = await tx.all("details_after", crawl=crawl, number=number, limit=limit)
-        return [(row["number"], row["detail"]) for row in rows]
+        place, last = await self._window(tx, crawl, number, scan)
+        return [(row["number"], row["detail"]) for row in await tx.all("details_after", **place)], last
 
-    async def outlinks_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, bytes]]:
-        """Return the links of pages with URL and text, each with its page's number, in the order of `after`;
-        `shoal.extract.links.unpack_links` reads them. Pages of a crawl without `links`, and pages without HTML, have
-        none."""
-        rows = await tx.all("outlinks_after", crawl=crawl, number=number, limit=limit)
-        return [(row["number"], row["outlinks"]) for row in rows]
+    async def outlinks_after(
+        self, tx: Tx, crawl: int, number: int, scan: int
+    ) -> tuple[list[tuple[int, bytes]], int | None]:
+        """Do the same for links with URL and text; `shoal.extract.links.unpack_links` reads them. Pages of a crawl
+        without `links`, and pages without HTML, have none."""
+        place, last = await self._window(tx, crawl, number, scan)
+        return [(row["number"], row["outlinks"]) for row in await tx.all("outlinks_after", **place)], last
 
     async def last_number(self, tx: Tx, crawl: int) -> int:
         """Return the number of the page that was stored last; 0 if there is none."""

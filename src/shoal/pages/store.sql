@@ -59,9 +59,9 @@ SELECT * FROM page WHERE crawl = :crawl AND number >= :number AND number <= :num
 SELECT number FROM page WHERE crawl = :crawl AND key = :key AND chk >= :chk AND chk <= :chk ORDER BY chk;
 
 -- name: links_after
--- The links of pages of a crawl, in the order in which the pages were stored.
-SELECT number, key, links FROM page WHERE crawl = :crawl AND number > :number AND links IS NOT NULL
-ORDER BY number LIMIT :limit;
+-- The links of pages of a crawl from after :number to :upto, in the order in which the pages were stored.
+SELECT number, key, links FROM page WHERE crawl = :crawl AND number > :number AND number <= :upto AND links IS NOT NULL
+ORDER BY number;
 
 -- name: last_page_number
 -- Return the number of the page that was stored last.

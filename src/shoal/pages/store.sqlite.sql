@@ -50,14 +50,14 @@ FROM json_each(:keys) AS k CROSS JOIN redirect_target AS r ON r.crawl = :crawl A
 WHERE r.fate = 4;
 
 -- name: details_after
--- The details of pages of a crawl, in the order in which the pages were stored.
+-- The details of pages of a crawl from after :number to :upto, in the order in which the pages were stored.
 SELECT p.number, d.detail FROM page AS p JOIN page_detail AS d ON d.crawl = p.crawl AND d.key = p.key AND d.chk = p.chk
-WHERE p.crawl = :crawl AND p.number > :number AND length(d.detail) > 0 ORDER BY p.number LIMIT :limit;
+WHERE p.crawl = :crawl AND p.number > :number AND p.number <= :upto AND length(d.detail) > 0 ORDER BY p.number;
 
 -- name: outlinks_after
--- The links of pages of a crawl, in the order in which the pages were stored.
+-- The links of pages of a crawl from after :number to :upto, in the order in which the pages were stored.
 SELECT p.number, d.outlinks FROM page AS p JOIN page_detail AS d ON d.crawl = p.crawl AND d.key = p.key AND d.chk = p.chk
-WHERE p.crawl = :crawl AND p.number > :number AND d.outlinks IS NOT NULL ORDER BY p.number LIMIT :limit;
+WHERE p.crawl = :crawl AND p.number > :number AND p.number <= :upto AND d.outlinks IS NOT NULL ORDER BY p.number;
 
 -- name: drop_details_up_to
 -- Delete the details of pages of a crawl, up to the page with a number.

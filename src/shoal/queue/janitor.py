@@ -93,11 +93,22 @@ class Janitor:
         return ", ".join(words.format(count) for count, words in done if count)
 
     async def _expire_all(self, lost: list[LostJob]) -> int:
-        """Expire jobs: one commit per group, one for all jobs without a group, and one for each job of a run."""
+        """Expire jobs: one commit per group, one for all jobs without a group, and one for each job of a run. If a
+        commit of several jobs fails, each of them gets its own, so that only those that are the cause stay locked."""
         groups: dict[tuple[str, str | None, str], list[LostJob]] = {}
         for job in lost:
             groups.setdefault((job.kind, job.run_id, job.id if job.kind in RUN_KINDS else ""), []).append(job)
-        return await _each([partial(self._recovery.expire, jobs) for jobs in groups.values()])
+        return await _each([partial(self._expire_group, jobs) for jobs in groups.values()])
+
+    async def _expire_group(self, jobs: list[LostJob]) -> int:
+        try:
+            return await self._recovery.expire(jobs)
+        except (TimeError, StorageFull):
+            raise
+        except Exception:
+            if len(jobs) == 1:
+                raise
+            return await _each([partial(self._recovery.expire, [job]) for job in jobs])
 
     def _now(self) -> float:
         """Return the uptime in seconds. It includes time asleep, because a machine that slept may be the only

@@ -29,6 +29,7 @@ PAGE_ERRORS = {
     "http_status": message("the server answered with an error status"),
     "idle_timeout": message("the server stopped sending"),
     "invalid_data": message("the data of the page is not valid"),
+    "unstorable_result": message("its result could not be stored"),
     "invalid_request": message("a header or the method is invalid"),
     "invalid_url": _URL_REFUSED,
     "not_a_page": message("the URL leads to a download"),

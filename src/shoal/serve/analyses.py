@@ -123,7 +123,6 @@ class AnalysisApi:
         scope=TokenScope.READ,
         summary="Show an analysis.",
         response=AnalysisDetail,
-        problems=[NotFound],
     )
     async def show_analysis(self, request: EndpointRequest[Nothing, Nothing]) -> AnalysisDetail:
         """The response has the findings by code, how each analyzer ended, and the verdict of the gate."""
@@ -138,11 +137,10 @@ class AnalysisApi:
         summary="List the findings of an analysis.",
         query=FindingQuery,
         response=FindingList,
-        problems=[NotFound],
     )
     async def list_findings(self, request: EndpointRequest[Nothing, FindingQuery]) -> FindingList:
-        """Ordered by code. If a code has very many findings, only some of them are stored; `codes` of the analysis has
-        the exact numbers. Findings are available once the analysis has succeeded."""
+        """They are ordered by code. If a code has very many findings, only some of them are stored; `codes` of the
+        analysis has the exact numbers. Findings are available once the analysis has succeeded."""
         query = request.query
         found = await self._analyses.findings(
             request.path_param("analysis_id"),
@@ -162,7 +160,7 @@ class AnalysisApi:
         query=ReportQuery,
         response=str,
         media_type=" or ".join(sorted({one.media_type.partition(";")[0] for one in FORMATS.values()})),
-        problems=[NotFound, StateConflict],
+        problems=[StateConflict],
         expensive=always,
     )
     async def show_report(self, request: EndpointRequest[Nothing, ReportQuery]) -> Response:
@@ -180,7 +178,6 @@ class AnalysisApi:
         summary="Download a file that an analyzer left.",
         response=File,
         media_type=ARTIFACT_TYPE,
-        problems=[NotFound],
     )
     async def download_artifact(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         """`analyzers` of the analysis has the names. Whatever the file contains, it is sent as bytes to be saved."""
@@ -253,7 +250,6 @@ class GateApi:
         scope=TokenScope.READ,
         summary="Show a gate.",
         response=StoredGate,
-        problems=[NotFound],
     )
     async def show_gate(self, request: EndpointRequest[Nothing, Nothing]) -> StoredGate:
         return StoredGate.of(await self._gates.get(request.path_param("name")))
@@ -278,7 +274,6 @@ class GateApi:
         scope=TokenScope.WRITE,
         summary="Remove a gate.",
         status=204,
-        problems=[NotFound],
     )
     async def remove_gate(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         """An analysis of a crawl whose gate is gone has an inconclusive verdict."""

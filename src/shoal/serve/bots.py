@@ -1,12 +1,10 @@
 """The bot API: bots pull page jobs, send heartbeats and push results over HTTP. The rules are in `page_jobs.bots` and
 `page_jobs.ingest`."""
 
-import asyncio
 from typing import Annotated, Any, Literal
 
 import orjson
 from msgspec import Meta, field
-from starlette.requests import Request
 
 from shoal.access.token import TokenScope
 from shoal.base.clock import Clock
@@ -14,12 +12,11 @@ from shoal.base.errors import InvalidInput, LeaseLost, RateLimited, TooLarge
 from shoal.base.ids import JobId
 from shoal.base.request_form import Form, describe, matching
 from shoal.page_jobs.bots import Bots, Pull
-from shoal.page_jobs.leasing import PageTask
 from shoal.page_jobs.result import Result, ResultDelivery, Status
 from shoal.queue.job import Fence
 from shoal.serve.authentication import caller_of
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
-from shoal.serve.expensive_reads import disconnect
+from shoal.serve.expensive_reads import unless_gone
 from shoal.serve.resources.bot import BotJob, Heartbeat, PulledJobs, Pushed, PushedBatch, PushedItem
 
 MOST_JOBS = 100  # per pull, and per batch of results
@@ -129,7 +126,8 @@ class BotApi:
         pull = Pull(caller_of(request.http).who, form.bot_id, capabilities, form.max)
         tasks = await self._bots.look(pull)
         if not tasks and form.wait_seconds:
-            tasks = await self._wait(request.http, pull, form.wait_seconds)
+            # If the bot disconnects, another one can get the job.
+            tasks = await unless_gone(request.http, self._bots.wait(pull, form.wait_seconds))
         return PulledJobs(jobs=[BotJob.of(task) for task in tasks])
 
     @endpoint(
@@ -188,17 +186,6 @@ class BotApi:
         deliveries = [self._delivery(one.job_id, one, f"results[{place}].") for place, one in enumerate(items)]
         receipts = await self._bots.settle(caller_of(request.http).who, deliveries)
         return PushedBatch(results=[PushedItem.of(receipt) for receipt in receipts])
-
-    async def _wait(self, request: Request, pull: Pull, seconds: float) -> list[PageTask]:
-        """Wait for a job, until the time is up or the bot disconnects, so that another bot can get the job."""
-        waiting = asyncio.ensure_future(self._bots.wait(pull, seconds))
-        disconnected = asyncio.ensure_future(disconnect(request))
-        try:
-            await asyncio.wait({waiting, disconnected}, return_when=asyncio.FIRST_COMPLETED)
-            return await waiting if waiting.done() else []
-        finally:
-            waiting.cancel()
-            disconnected.cancel()
 
     def _delivery(self, job_id: str, form: ResultForm, place: str) -> ResultDelivery:
         _check_data(form.data, place)

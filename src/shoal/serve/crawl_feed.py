@@ -121,7 +121,9 @@ class CrawlFeeds:
             for entry in await self._entries(crawl_id, feed, place):
                 place = entry.number
                 yield _event("log", entry.record(crawl_id), place)
-            for name, value in (("state", _state(feed.status)), ("progress", _progress(feed.status))):
+            crawl = feed.status.crawl
+            state = {"crawl_id": crawl.id, "state": crawl.state.value, "state_reason": crawl.state_reason}
+            for name, value in (("state", state), ("progress", _progress(feed.status))):
                 if sent.get(name) != value:
                     sent[name] = value
                     yield _event(name, value)
@@ -130,20 +132,15 @@ class CrawlFeeds:
             if feed.ended:
                 yield _event("end", {"crawl_id": crawl_id})
                 return
-            if not await self._wait(changed):
+            try:
+                await asyncio.wait_for(changed.wait(), HEARTBEAT_SECONDS)
+            except TimeoutError:
                 yield b": still here\n\n"
 
     async def _open(self, crawl_id: str) -> CrawlFeed:
         status = await self._crawls.get(crawl_id)
         entries = await self._crawls.journal.entries(crawl_id, None, KEPT_ENTRIES)
         return CrawlFeed(status, deque(entries, maxlen=KEPT_ENTRIES), ended=status.crawl.state in TERMINAL)
-
-    async def _wait(self, changed: asyncio.Event) -> bool:
-        try:
-            await asyncio.wait_for(changed.wait(), HEARTBEAT_SECONDS)
-        except TimeoutError:
-            return False
-        return True
 
     async def _entries(self, crawl_id: str, feed: CrawlFeed, after: int) -> list[StoredEntry]:
         """Return the entries after a number, from the store if they are no longer in memory."""
@@ -189,11 +186,6 @@ class CrawlFeeds:
 def _event(name: str, value: dict[str, Any], number: int | None = None) -> bytes:
     place = b"" if number is None else b"id: %d\n" % number
     return place + b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(value, option=orjson.OPT_UTC_Z))
-
-
-def _state(status: CrawlStatus) -> dict[str, Any]:
-    crawl = status.crawl
-    return {"crawl_id": crawl.id, "state": crawl.state.value, "state_reason": crawl.state_reason}
 
 
 def _progress(status: CrawlStatus) -> dict[str, Any]:

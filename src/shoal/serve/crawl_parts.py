@@ -64,7 +64,6 @@ class PageApi:
         summary="List the pages of a crawl, in the order in which they were stored.",
         query=PageQuery,
         response=PageList,
-        problems=[NotFound],
         expensive=lambda query: query.status is not None or query.error is not None,
     )
     async def list_pages(self, request: EndpointRequest[Nothing, PageQuery]) -> PageList:
@@ -86,7 +85,7 @@ class PageApi:
         query=ContentQuery,
         response=Any,
         media_type="text/plain or application/json",
-        problems=[NotFound, BodyNotKept],
+        problems=[BodyNotKept],
         expensive=lambda query: query.format != "json",
     )
     async def show_page_content(self, request: EndpointRequest[Nothing, ContentQuery]) -> Response:
@@ -173,13 +172,12 @@ class LinkApi:
         summary="List the links of a crawl: those of a page, those to a URL, or all.",
         query=LinkQuery,
         response=PageLinkList,
-        problems=[NotFound],
         expensive=lambda query: query.source is None,
     )
     async def list_links(self, request: EndpointRequest[Nothing, LinkQuery]) -> PageLinkList:
-        """Only crawls with the option `links` store them, which `analyze` sets; of any other, `to` finds the pages that
-        link to a URL. A search of a large crawl may return few items, or none, and `next`: continue there. Until the
-        crawl has ended, `next` is set."""
+        """Only crawls with the option `links`, which `analyze` sets, store their links; for other crawls, `to` finds
+        the pages that link to a URL. A search of a large crawl may return few items, or none, with a `next`: continue
+        there. Until the crawl has ended, `next` is set."""
         query = request.query
         crawl = (await self._crawls.get(request.path_param("crawl_id"))).crawl
         links = CrawlLinks(self._database, crawl, self._max_url_length, frontier=self._frontiers.of(crawl))
@@ -264,7 +262,6 @@ class JournalApi:
         summary="List the journal of a crawl, oldest entries first.",
         query=JournalQuery,
         response=JournalEntryList,
-        problems=[NotFound],
     )
     async def list_journal_entries(self, request: EndpointRequest[Nothing, JournalQuery]) -> dict[str, Any]:
         """Until the crawl has ended, `next` is set: request it later for the entries that follow."""
@@ -288,7 +285,7 @@ class JournalApi:
         query=CrawlFeedQuery,
         response=str,
         media_type="text/event-stream",
-        problems=[NotFound, RateLimited],
+        problems=[RateLimited],
     )
     async def watch_crawl(self, request: EndpointRequest[Nothing, CrawlFeedQuery]) -> Response:
         """`state` and `progress` events (at most one per second) carry the current status, `log` events carry journal
@@ -320,7 +317,6 @@ class PolitenessApi:
         scope=TokenScope.READ,
         summary="Show how a crawl treated its hosts: rates, robots.txt, delays and pauses.",
         response=PolitenessReceipt,
-        problems=[NotFound],
     )
     async def show_politeness(self, request: EndpointRequest[Nothing, Nothing]) -> PolitenessReceipt:
         """Hosts with most pages come first, at most 200 of them. The pauses are those in the journal of the crawl."""

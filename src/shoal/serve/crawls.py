@@ -57,7 +57,7 @@ class ReleaseForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class SeedsForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    seeds: Annotated[list[Text], describe("URLs to start from, too.", min_length=1, max_length=MOST_SEEDS)]
+    seeds: Annotated[list[Text], describe("More URLs to start from.", min_length=1, max_length=MOST_SEEDS)]
 
     raw = frozenset({"seeds"})  # validated one by one; errors name the index
 
@@ -100,7 +100,7 @@ class CrawlApi:
     async def create_crawl(self, request: EndpointRequest[CrawlConfig, Nothing]) -> Response:
         """The crawl is stored and queued when the response is sent; with `start: false` it is only stored."""
         return await respond_once(
-            self._idempotency, request, "crl", lambda crawl_id: self._create(request.body, crawl_id, request.audit)
+            self._idempotency, request, "crl", lambda new: self._create(request.body, new.subject, request.audit)
         )
 
     @endpoint(
@@ -131,7 +131,6 @@ class CrawlApi:
         scope=TokenScope.READ,
         summary="Show a crawl.",
         response=CrawlDetail,
-        problems=[NotFound],
     )
     async def show_crawl(self, request: EndpointRequest[Nothing, Nothing]) -> CrawlDetail:
         crawl_id = request.path_param("crawl_id")
@@ -147,7 +146,7 @@ class CrawlApi:
         needs_body=True,
         response=Crawl,
         request_example={"max_pages": 2000, "exclude": ["/calendar/"], "speed": "slow"},
-        problems=[NotFound, StateConflict],
+        problems=[StateConflict],
     )
     async def change_crawl(self, request: EndpointRequest[CrawlChange, Nothing]) -> Crawl:
         """Fields that are absent do not change; `null` removes a limit. Workers apply the change from their next commit
@@ -161,7 +160,7 @@ class CrawlApi:
         summary="Remove a crawl that has ended.",
         status=204,
         accepted=CrawlRemoval,
-        problems=[NotFound, StateConflict],
+        problems=[StateConflict],
     )
     async def remove_crawl(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         """Its pages, URLs and stored bodies are removed too. If that takes longer than ten seconds, the status is 202
@@ -183,10 +182,10 @@ class CrawlApi:
         response=Crawl,
         response_example=NEW_CRAWL | {"state": "pending"},
         request_example={"seeds": ["https://example.com/a", "https://example.com/b"]},
-        problems=[NotFound, StateConflict],
+        problems=[StateConflict],
     )
     async def add_seeds(self, request: EndpointRequest[SeedsForm, Nothing]) -> Crawl:
-        """A crawl can get any number of seeds in this way; start it afterwards. Those that it has already are
+        """A crawl can have any number of seeds; start it once you have added them. Seeds that it already has are
         ignored. `config.more_seeds` counts those that its scope does not need, which `seeds` does not list."""
         crawl_id = request.path_param("crawl_id")
         await self._crawls.add_seeds(crawl_id, request.body.seeds)
@@ -200,7 +199,7 @@ class CrawlApi:
         status=202,
         response=Crawl,
         response_example=NEW_CRAWL,
-        problems=[NotFound, StateConflict],
+        problems=[StateConflict],
     )
     async def start_crawl(self, request: EndpointRequest[Nothing, Nothing]) -> Crawl:
         return await self._moved(request.path_param("crawl_id"), self._crawls.start)
@@ -213,7 +212,7 @@ class CrawlApi:
         status=202,
         response=Crawl,
         response_example=Crawl.example | {"state": "pausing", "state_reason": "asked"},
-        problems=[NotFound, StateConflict],
+        problems=[StateConflict],
     )
     async def pause_crawl(self, request: EndpointRequest[Nothing, Nothing]) -> Crawl:
         """Workers finish the URLs in flight first; then the crawl is `paused`."""
@@ -227,7 +226,7 @@ class CrawlApi:
         status=202,
         response=Crawl,
         response_example=Crawl.example | {"state": "queued", "node_ids": []},
-        problems=[NotFound, StateConflict],
+        problems=[StateConflict],
     )
     async def resume_crawl(self, request: EndpointRequest[Nothing, Nothing]) -> Crawl:
         return await self._moved(request.path_param("crawl_id"), self._crawls.resume)
@@ -242,7 +241,7 @@ class CrawlApi:
         response=Crawl,
         response_example=Crawl.example | {"state": "stopping", "state_reason": "asked"},
         request_example={"force": False},
-        problems=[NotFound, StateConflict],
+        problems=[StateConflict],
     )
     async def stop_crawl(self, request: EndpointRequest[StopForm, Nothing]) -> Crawl:
         """Workers finish the URLs in flight first; then the crawl is `stopped`. Stopping it again changes nothing. With
@@ -261,7 +260,7 @@ class CrawlApi:
         status=202,
         response=CrawlRetried,
         request_example={"status": ["5xx"], "error": ["timeout"], "limit": 1000},
-        problems=[NotFound, StateConflict],
+        problems=[StateConflict],
     )
     async def retry_crawl(self, request: EndpointRequest[RetryCrawlForm, Nothing]) -> Crawl:
         """With a field, the failed URLs that match are queued again, even those of a completed crawl. Without one, a
@@ -279,7 +278,6 @@ class CrawlApi:
         summary="Explain what happened to a URL.",
         query=ExplainQuery,
         response=UrlExplained,
-        problems=[NotFound],
         expensive=always,
     )
     async def explain_url(self, request: EndpointRequest[Nothing, ExplainQuery]) -> dict[str, Any]:
@@ -295,7 +293,6 @@ class CrawlApi:
         scope=TokenScope.READ,
         summary="List the URL patterns that were quarantined as crawler traps.",
         response=TrapList,
-        problems=[NotFound],
     )
     async def list_traps(self, request: EndpointRequest[Nothing, Nothing]) -> TrapList:
         """The list is complete, including released patterns; `next` is always null."""
@@ -310,7 +307,7 @@ class CrawlApi:
         body=ReleaseForm,
         response=TrapReleased,
         request_example={"pattern": Trap.example["pattern"]},
-        problems=[NotFound, StateConflict],
+        problems=[StateConflict],
     )
     async def release_trap(self, request: EndpointRequest[ReleaseForm, Nothing]) -> TrapReleased:
         """Its URLs are queued again, and the pattern will not be quarantined a second time. A completed crawl is queued

@@ -9,7 +9,7 @@ from starlette.responses import Response, StreamingResponse
 
 from shoal.access.token import TokenScope
 from shoal.audit.diff_formats import FORMATS, RowFormatName, pieces
-from shoal.base.errors import NotFound, StateConflict
+from shoal.base.errors import StateConflict
 from shoal.base.request_form import Form, describe
 from shoal.crawl.crawl import Name
 from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
@@ -45,7 +45,7 @@ class DiffApi:
         summary="Compare a crawl with an earlier one.",
         query=DiffQuery,
         response=Differences,
-        problems=[NotFound, StateConflict],
+        problems=[StateConflict],
         expensive=always,
     )
     async def compare_crawls(self, request: EndpointRequest[Nothing, DiffQuery]) -> Differences:
@@ -64,7 +64,7 @@ class DiffApi:
         query=DiffRowsQuery,
         response=str,
         media_type=" or ".join(media_type.partition(";")[0] for media_type, _ in FORMATS.values()),
-        problems=[NotFound, StateConflict],
+        problems=[StateConflict],
         expensive=always,
     )
     async def download_differences(self, request: EndpointRequest[Nothing, DiffRowsQuery]) -> Response:

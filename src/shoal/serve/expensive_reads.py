@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -11,11 +12,27 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from shoal.base.errors import RateLimited, TookTooLong
 from shoal.serve.authentication import caller_of
 
+T = TypeVar("T")
+
 
 async def disconnect(request: Request) -> None:
     """Wait until the client has closed the connection. The body of the request must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+async def unless_gone(request: Request, work: Awaitable[T], seconds: float | None = None) -> T:
+    """Return what `work` returns; cancel it and raise if the client leaves first, or the time is up."""
+    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnect(request))
+    try:
+        done, _ = await asyncio.wait({working, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if working in done:
+            return working.result()
+        raise ClientDisconnect if gone in done else TookTooLong("the read", seconds or 0.0)
+    finally:
+        gone.cancel()
+        working.cancel()
+        await asyncio.gather(working, gone, return_exceptions=True)
 
 
 AT_ONCE = 2  # reads of one caller that run at the same time
@@ -63,23 +80,10 @@ class ExpensiveReads:
                 self._callers.pop(who, None)
 
         try:
-            return _Releasing(await self._within_limits(request, run), release)
+            return _Releasing(await unless_gone(request, run(), self._seconds), release)
         except BaseException:
             release()
             raise
-
-    async def _within_limits(self, request: Request, run: Callable[[], Awaitable[Response]]) -> Response:
-        reading = asyncio.ensure_future(run())
-        gone = asyncio.ensure_future(disconnect(request))
-        try:
-            done, _ = await asyncio.wait({reading, gone}, timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
-            if reading in done:
-                return reading.result()
-            raise ClientDisconnect if gone in done else TookTooLong("the read", self._seconds)
-        finally:
-            gone.cancel()
-            reading.cancel()
-            await asyncio.gather(reading, gone, return_exceptions=True)
 
 
 class _Releasing:

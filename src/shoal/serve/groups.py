@@ -7,9 +7,9 @@ from msgspec import Meta
 from msgspec.structs import replace
 from starlette.responses import Response
 
-from shoal.access.idempotency import Idempotency
+from shoal.access.idempotency import Idempotency, IdempotencyRecord
 from shoal.access.token import TokenScope
-from shoal.base.errors import AlreadyExists, HeldBack, NotFound
+from shoal.base.errors import AlreadyExists, HeldBack
 from shoal.base.request_form import Form, describe
 from shoal.page_jobs.groups import Groups, History
 from shoal.page_jobs.spec import GroupConfig, GroupState
@@ -47,13 +47,11 @@ class GroupApi:
         """If a URL is invalid, the error names its position and nothing is created. An event is sent when each job
         ends, and `crawl.group.completed` when all have ended. While the workers have too much to do, nothing is
         created, and `Retry-After` says when to try again."""
-        config = request.body
         return await respond_once(
             self._idempotency,
             request,
             "grp",
-            lambda group_id: self._create(config, config.group or group_id, own=config.group is None),
-            resume=lambda group_id: self._create(config, config.group or group_id, own=True),
+            lambda record: self._create(request.body, record),
         )
 
     @endpoint(
@@ -77,7 +75,6 @@ class GroupApi:
         scope=TokenScope.READ,
         summary="Show a job group and the number of its jobs by state.",
         response=Group,
-        problems=[NotFound],
     )
     async def show_group(self, request: EndpointRequest[Nothing, Nothing]) -> Group:
         return Group.of(await self._groups.get(request.path_param("group_id")))
@@ -89,7 +86,6 @@ class GroupApi:
         summary="List the results of a group's jobs, in the order in which they ended.",
         query=Paging,
         response=ResultList,
-        problems=[NotFound],
     )
     async def list_group_results(self, request: EndpointRequest[Nothing, Paging]) -> Response:
         """Until the group has ended, `next` is set: request it later for the results that follow. A page of large
@@ -110,7 +106,6 @@ class GroupApi:
         summary="List the results of a page job's attempts, oldest first.",
         response=ResultList,
         response_example={"items": [Result.example], "next": None},
-        problems=[NotFound],
     )
     async def list_job_results(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         """The list is complete; `next` is always null. An attempt whose worker was lost has no result."""
@@ -125,20 +120,19 @@ class GroupApi:
         response=Group,
         response_example=Group.example
         | {"state": "cancelled", "state_reason": "asked", "jobs": {"done": 1, "cancelled": 1}},
-        problems=[NotFound],
     )
     async def cancel_group(self, request: EndpointRequest[Nothing, Nothing]) -> Group:
         """Fetches in progress are aborted. A group that has ended is not changed."""
         return Group.of(await self._groups.cancel(request.path_param("group_id"), audit=request.audit))
 
-    async def _create(self, config: GroupConfig, group_id: str, *, own: bool) -> Json:
-        """Create the group. `own`: an existing group with this id was created by a request with the same key."""
+    async def _create(self, config: GroupConfig, record: IdempotencyRecord) -> Json:
+        group_id = config.group or record.subject
         try:
-            await self._groups.make(replace(config, group=group_id))
+            group = await self._groups.make(replace(config, group=group_id))
         except AlreadyExists:
-            if not own:
+            group = await self._groups.get(group_id)
+            if not record.covers(group.created_at):
                 raise
-        group = await self._groups.get(group_id)
         return Json(Group.of(group), 202, {"Location": f"/api/v1/groups/{group.id}"})
 
 
@@ -168,7 +162,6 @@ class ResultApi:
             "items": [Result.example | {"group": None, "policy": "pol_01hr2v8k3m4n5p6q"}],
             "next": "MTIw",
         },
-        problems=[NotFound],
     )
     async def list_policy_results(self, request: EndpointRequest[Nothing, Paging]) -> Response:
         """The final result of each finished run. Results are kept longer than their jobs, and the last success is
@@ -188,7 +181,6 @@ class ResultApi:
         summary="Compare two results of a policy.",
         query=ResultDiffQuery,
         response=ResultDiff,
-        problems=[NotFound],
     )
     async def diff_policy_results(self, request: EndpointRequest[Nothing, ResultDiffQuery]) -> ResultDiff:
         """By default the last two successes are compared; `from` and `to` select the results of other jobs."""

@@ -57,7 +57,7 @@ class HealthApi:
         response_example={"status": "ok", "store": "ok"},
     )
     async def show_readiness(self, request: EndpointRequest[Nothing, Nothing]) -> Json:
-        """Otherwise the status is 503, with the same fields; `bodies` is present while the body store is full."""
+        """If they do not, the status is 503, with the same fields; `bodies` is present while the body store is full."""
         async with self._checking:  # concurrent requests share one check
             if self._clock.monotonic() - self._checked_at >= FRESH_SECONDS:
                 await self._check()

@@ -8,7 +8,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from shoal.access.token import TokenScope
-from shoal.base.errors import InvalidInput, NotFound, StateConflict
+from shoal.base.errors import InvalidInput, StateConflict
 from shoal.base.request_form import Form, describe
 from shoal.queue.job_admin import MOST, JobAdmin
 from shoal.queue.job_admin_store import JobFilter
@@ -64,7 +64,7 @@ class PurgeForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class QuotaForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    limit: Annotated[int, describe("Maximum number of jobs that run at once.", ge=0, le=MOST)]
+    limit: Annotated[int, describe("Maximum number of jobs that run at the same time.", ge=0, le=MOST)]
 
     other_names: ClassVar = {"most": "limit"}
 
@@ -104,8 +104,8 @@ class JobApi:
         request_example={"kind": "page", "limit": 1000},
     )
     async def retry_jobs(self, request: EndpointRequest[RetryForm, Nothing]) -> JobsRetried:
-        """All dead letters that match, or all without a body; their attempt counts start at zero. To retry the job of a
-        crawl or an analysis, retry the crawl or the analysis."""
+        """Retries all dead letters that match, or all if there is no body; their attempt counts start at zero. To retry
+        the job of a crawl or an analysis, retry the crawl or the analysis."""
         body = request.body
         which = JobFilter(body.state, body.kind, body.run_id, body.lane, dead=True)
         return JobsRetried(retried=await self._jobs.retry_dead(which, body.limit, audit=request.audit))
@@ -140,7 +140,6 @@ class JobApi:
         scope=TokenScope.READ,
         summary="Show a job and its history.",
         response=JobDetail,
-        problems=[NotFound],
     )
     async def show_job(self, request: EndpointRequest[Nothing, Nothing]) -> JobDetail:
         job = await self._jobs.get(request.path_param("job_id"))
@@ -152,10 +151,10 @@ class JobApi:
         scope=TokenScope.READ,
         summary="Explain the state of a job.",
         response=JobExplained,
-        problems=[NotFound],
     )
     async def explain_job(self, request: EndpointRequest[Nothing, Nothing]) -> dict[str, Any]:
-        """For example why a pending job has not started: a quota, a rate limit, or jobs of higher priority."""
+        """The response says, for example, why a pending job has not started: because of a quota, a rate limit, or jobs
+        of higher priority."""
         return JobExplained.with_facts(await self._jobs.explain(request.path_param("job_id")))
 
     @endpoint(
@@ -165,7 +164,7 @@ class JobApi:
         summary="Cancel a job.",
         response=Job,
         response_example=Job.example | {"state": "cancelled", "state_reason": "asked"},
-        problems=[NotFound, StateConflict],
+        problems=[StateConflict],
     )
     async def cancel_job(self, request: EndpointRequest[Nothing, Nothing]) -> Job:
         """Takes effect immediately; if the job is running, its result will be rejected. To cancel the job of a crawl or
@@ -179,7 +178,7 @@ class JobApi:
         summary="Retry a dead letter; its attempt count starts at zero.",
         response=Job,
         response_example=Job.example | {"state": "pending"},
-        problems=[NotFound, StateConflict],
+        problems=[StateConflict],
     )
     async def retry_job(self, request: EndpointRequest[Nothing, Nothing]) -> Job:
         return Job.of(await self._jobs.retry(request.path_param("job_id"), audit=request.audit))
@@ -225,7 +224,6 @@ class QuotaApi:
         scope=TokenScope.ADMIN,
         summary="Remove a quota.",
         status=204,
-        problems=[NotFound],
     )
     async def remove_quota(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         await self._jobs.remove_quota(request.path_param("scope"), audit=request.audit)

@@ -2,6 +2,8 @@
 
 from typing import Annotated
 
+from msgspec.structs import asdict
+
 from shoal.access.token import TokenScope
 from shoal.base.errors import NotFound
 from shoal.base.request_form import Form, describe
@@ -23,21 +25,14 @@ class CommandForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A command. Only `config_update` takes values; omitted values stay unchanged."""
 
     command: Annotated[CommandName, describe("Command for the node.")]
-    reason: Annotated[str, describe("Why, for logs and `explain`.", max_length=LONGEST_REASON)] = ""
+    reason: Annotated[str, describe("Reason, for logs and `explain`.", max_length=LONGEST_REASON)] = ""
     max_concurrency: Annotated[int | None, describe("Crawls and analyses that it runs at the same time.")] = None
     page_slots: Annotated[int | None, describe("Page jobs that it runs at the same time.")] = None
     rate_limit: Annotated[float | None, describe("Maximum number of pages to fetch per second.")] = None
     unlimited_rate: Annotated[bool, describe("Remove the rate limit.")] = False
 
     def to_request(self) -> CommandRequest:
-        return CommandRequest(
-            command=self.command,
-            reason=self.reason,
-            max_concurrency=self.max_concurrency,
-            page_slots=self.page_slots,
-            rate_limit=self.rate_limit,
-            unlimited_rate=self.unlimited_rate,
-        )
+        return CommandRequest(**asdict(self))
 
 
 class NodeApi:
@@ -89,7 +84,6 @@ class NodeApi:
         scope=TokenScope.READ,
         summary="Show a node, the leases it holds and its newest commands.",
         response=NodeDetail,
-        problems=[NotFound],
     )
     async def show_node(self, request: EndpointRequest[Nothing, Nothing]) -> NodeDetail:
         node = await self._nodes.get(request.path_param("node_id"))
@@ -101,7 +95,6 @@ class NodeApi:
         scope=TokenScope.READ,
         summary="Explain why a node gets jobs, or why it gets none.",
         response=NodeExplained,
-        problems=[NotFound],
     )
     async def explain_node(self, request: EndpointRequest[Nothing, Nothing]) -> NodeExplained:
         return NodeExplained.of(await self._explainer.explain(request.path_param("node_id")))
@@ -115,7 +108,6 @@ class NodeApi:
         status=202,
         response=NodeCommand,
         request_example={"command": "config_update", "max_concurrency": 4, "rate_limit": 20},
-        problems=[NotFound],
     )
     async def command_node(self, request: EndpointRequest[CommandForm, Nothing]) -> NodeCommand:
         """The command is stored, delivered at least once, applied once and acknowledged; its state shows its progress.
@@ -130,7 +122,6 @@ class NodeApi:
         scope=TokenScope.READ,
         summary="Show the state of a command.",
         response=NodeCommand,
-        problems=[NotFound],
     )
     async def show_command(self, request: EndpointRequest[Nothing, Nothing]) -> NodeCommand:
         command = await self._nodes.command(request.path_param("command_id"))

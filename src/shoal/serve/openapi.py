@@ -15,6 +15,7 @@ from starlette.responses import Response
 from shoal import __version__
 from shoal.access.token import TokenScope
 from shoal.base.errors import (
+    RESPONSES,
     BackendUnavailable,
     InvalidInput,
     NotAllowed,
@@ -55,7 +56,7 @@ TAGS = {
     "nodes": "Workers with a control plane, and commands for them.",
     "policies": "Recurring crawls of pages and sites.",
     "priority-rules": "The rules that set the priority of a policy's jobs.",
-    "quotas": "Limits on the number of jobs that run at once, by quota key.",
+    "quotas": "Limits on the number of jobs that run at the same time, by quota key.",
     "scrape": "One page and its content, fetched by a worker while the caller waits.",
     "server": "The process itself: health, metrics and this document.",
     "signals": "Temporary changes of priority.",
@@ -239,18 +240,13 @@ def _responses(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
         codes.setdefault(_status(kind), [])
         codes[_status(kind)] += [kind.code] if kind.code not in codes[_status(kind)] else []
     for status, found in sorted(codes.items()):
-        responses.setdefault(str(status), _problem(found, schemas))
+        content = {"application/problem+json": {"schema": schemas.of(Problem)}}
+        description = ", ".join(f"`{code}`" for code in found)
+        responses.setdefault(str(status), {"description": description, "content": content})
     return responses
 
 
-def _problem(codes: list[str], schemas: Schemas) -> dict[str, Any]:
-    content = {"application/problem+json": {"schema": schemas.of(Problem)}}
-    return {"description": ", ".join(f"`{code}`" for code in codes), "content": content}
-
-
 def _status(kind: type[ShoalError]) -> int:
-    from shoal.base.errors import RESPONSES
-
     return RESPONSES[kind].http_status
 
 

@@ -15,7 +15,7 @@ from shoal.access.audit_log import AuditHook
 from shoal.access.idempotency import Idempotency
 from shoal.access.token import TokenScope
 from shoal.audit.gates import Gates
-from shoal.base.errors import InvalidInput, NotFound, TooLarge, WrongMediaType
+from shoal.base.errors import InvalidInput, TooLarge, WrongMediaType
 from shoal.base.request_form import Form, describe
 from shoal.base.text import shorten
 from shoal.plan import policy as plan
@@ -89,7 +89,7 @@ class PolicyApi:
     async def create_policy(self, request: EndpointRequest[PolicyForm, Nothing]) -> Response:
         """Its first run is due immediately, or at the first time that matches `cron`."""
         return await respond_once(
-            self._idempotency, request, "pol", lambda policy_id: self._create(request.body, policy_id, request.audit)
+            self._idempotency, request, "pol", lambda new: self._create(request.body, new.subject, request.audit)
         )
 
     @endpoint(
@@ -137,13 +137,13 @@ class PolicyApi:
             lines = TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
 
             gone = asyncio.ensure_future(disconnect(request.http))
-
-            async def create(first: str) -> Json:
-                return await self._import(request, READERS[kind](lines_of(lines)), first, gone)
-
             try:
                 return await respond_once(
-                    self._idempotency, request, "pol", create, lambda: f"{kind} {request.query.bad} {digest}"
+                    self._idempotency,
+                    request,
+                    "pol",
+                    lambda new: self._import(request, READERS[kind](lines_of(lines)), new.subject, gone),
+                    lambda: f"{kind} {request.query.bad} {digest}",
                 )
             finally:
                 gone.cancel()
@@ -196,7 +196,6 @@ class PolicyApi:
         scope=TokenScope.READ,
         summary="Show a policy.",
         response=Policy,
-        problems=[NotFound],
     )
     async def show_policy(self, request: EndpointRequest[Nothing, Nothing]) -> Policy:
         return await self._shown(await self._policies.get(request.path_param("policy_id")))
@@ -209,7 +208,6 @@ class PolicyApi:
         body=PolicyForm,
         response=Policy,
         request_example=POLICY_FORM,
-        problems=[NotFound],
     )
     async def replace_policy(self, request: EndpointRequest[PolicyForm, Nothing]) -> Policy:
         """Its status is kept. A new schedule starts now."""
@@ -228,7 +226,6 @@ class PolicyApi:
         response=Policy,
         request_example={"frequency": "1h", "priority_base": 80},
         response_example=Policy.example | {"frequency": "1h", "priority_base": 80},
-        problems=[NotFound],
     )
     async def change_policy(self, request: EndpointRequest[PolicyChange, Nothing]) -> Policy:
         """Fields that are absent do not change, including secrets. `frequency` replaces `cron` and vice versa. A new
@@ -245,7 +242,6 @@ class PolicyApi:
         scope=TokenScope.WRITE,
         summary="Remove a policy.",
         status=204,
-        problems=[NotFound],
     )
     async def remove_policy(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         """A run in progress is not cancelled."""
@@ -260,7 +256,6 @@ class PolicyApi:
         status=202,
         response=PolicyRun,
         response_example={"job_id": "job_01hr2v8k3m4n5p6q", "crawl_id": None, "duplicate": False},
-        problems=[NotFound],
     )
     async def run_policy(self, request: EndpointRequest[Nothing, Nothing]) -> PolicyRun:
         """Creates a job for a page, or a crawl for a site. The schedule does not change."""
@@ -274,7 +269,6 @@ class PolicyApi:
         scope=TokenScope.WRITE,
         summary="Enable a policy.",
         response=Policy,
-        problems=[NotFound],
     )
     async def enable_policy(self, request: EndpointRequest[Nothing, Nothing]) -> Policy:
         return await self._shown(
@@ -288,7 +282,6 @@ class PolicyApi:
         summary="Disable a policy.",
         response=Policy,
         response_example=Policy.example | {"enabled": False, "next_run_at": None},
-        problems=[NotFound],
     )
     async def disable_policy(self, request: EndpointRequest[Nothing, Nothing]) -> Policy:
         return await self._shown(

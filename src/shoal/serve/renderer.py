@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Annotated, Final
 
 from msgspec import Struct
-from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from shoal import __version__
@@ -14,9 +13,9 @@ from shoal.base.errors import BadConfig, RateLimited
 from shoal.base.request_form import describe
 from shoal.egress import Failure
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
-from shoal.serve.expensive_reads import disconnect
+from shoal.serve.expensive_reads import unless_gone
 from shoal.web.pool import BrowserPool
-from shoal.web.renderer import RenderAnswer, RenderedPage, RenderRequest
+from shoal.web.renderer import RenderAnswer, RenderRequest
 
 RETRY_SECONDS: Final = 2
 EXAMPLE: Final = {"url": "https://example.com/", "wait": "networkidle", "block": ["images"], "screenshot": True}
@@ -76,24 +75,11 @@ class RendererApi:
         429, with `Retry-After`."""
         if self._pool.waiting >= self._most_waiting and self._pool.is_busy:
             raise RateLimited(f"{self._pool.waiting} pages wait for the renderer", RETRY_SECONDS)
-        outcome = await self._while_connected(request.http, request.body)
+        outcome = await unless_gone(request.http, self._pool.render(request.body))
         if isinstance(outcome, Failure):
             outcome.operator_detail = ""  # names addresses, which callers must not learn
             return RenderAnswer(failure=outcome)
         return RenderAnswer(page=outcome)
-
-    async def _while_connected(self, http: Request, wanted: RenderRequest) -> RenderedPage | Failure:
-        """Render a page, and stop when the client has gone: nobody would get the result."""
-        rendering = asyncio.ensure_future(self._pool.render(wanted))
-        disconnected = asyncio.ensure_future(disconnect(http))
-        try:
-            await asyncio.wait({rendering, disconnected}, return_when=asyncio.FIRST_COMPLETED)
-            if not rendering.done():
-                raise ClientDisconnect
-            return rendering.result()
-        finally:
-            rendering.cancel()
-            disconnected.cancel()
 
     @endpoint("POST", "/restart", scope=TokenScope.ADMIN, summary="Replace the browsers.", status=204)
     async def restart_browsers(self, request: EndpointRequest[Nothing, Nothing]) -> Response:

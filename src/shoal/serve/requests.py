@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, TypeVar
 from msgspec import Meta
 from starlette.responses import Response
 
-from shoal.access.idempotency import Idempotency, IdempotencyKey, StoredResponse
+from shoal.access.idempotency import Idempotency, IdempotencyKey, IdempotencyRecord, StoredResponse
 from shoal.base.errors import CallerError, InvalidInput, NoWorker
 from shoal.base.ids import new_id
 from shoal.base.request_form import Form, describe
@@ -81,8 +81,8 @@ def _foreign() -> InvalidInput:
 HEADER = "Idempotency-Key"
 LOCATION = "Location"
 
-Create = Callable[[str], Awaitable[Json]]
-"""Creates the object with this id, or shows it if it exists already."""
+Create = Callable[[IdempotencyRecord], Awaitable[Json]]
+"""Creates the object with the id of this record, or shows it if a request with the same key has created it."""
 
 
 async def respond_once(
@@ -91,41 +91,34 @@ async def respond_once(
     prefix: str,
     create: Create,
     content: Callable[[], str] | None = None,
-    resume: Create | None = None,
 ) -> Response:
     """Return the response of `create`, or the stored response if a request with the same key has completed before.
-
-    `content` returns what was sent, if that is not the body. `resume` replaces `create` for a key whose first request
-    did not complete.
-    """
-    fresh, key = new_id(prefix), key_of(request)
-    if key is None:
-        return await create(fresh)
-    record = await idempotency.begin(key, request.body.text() if content is None else content(), fresh)
-    if record.answer is not None:
-        return _replay(record.answer)
-    try:
-        response = await (create if resume is None or record.subject == fresh else resume)(record.subject)
-    except CallerError:
-        await idempotency.forget(key)
-        raise
-    stored = StoredResponse(response.status_code, bytes(response.body).decode(), response.headers.get(LOCATION))
-    return _replay(await idempotency.end(key, stored))
+    `content` returns what was sent, if that is not the body."""
+    async with id_once(idempotency, request, prefix, content) as record:
+        if record.answer is not None:
+            return _replay(record.answer)
+        response = await create(record)
+        if (key := key_of(request)) is None:
+            return response
+        stored = StoredResponse(response.status_code, bytes(response.body).decode(), response.headers.get(LOCATION))
+        return _replay(await idempotency.end(key, stored))
 
 
 @asynccontextmanager
-async def id_once(idempotency: Idempotency, request: EndpointRequest[B, Q], prefix: str) -> AsyncIterator[str]:
+async def id_once(
+    idempotency: Idempotency, request: EndpointRequest[B, Q], prefix: str, content: Callable[[], str] | None = None
+) -> AsyncIterator[IdempotencyRecord]:
     """Yield the id of what a request creates: the same one for each request with the same key, as long as the first
-    created something. For requests whose response is made anew each time."""
+    created something."""
     fresh, key = new_id(prefix), key_of(request)
     if key is None:
-        yield fresh
+        yield IdempotencyRecord(fresh)
         return
-    record = await idempotency.begin(key, request.body.text(), fresh)
+    record = await idempotency.begin(key, request.body.text() if content is None else content(), fresh)
     try:
-        yield record.subject
+        yield record
     except (CallerError, NoWorker):
-        await idempotency.forget(key)
+        await idempotency.forget(key, record.subject)
         raise
 
 

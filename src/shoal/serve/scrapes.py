@@ -1,18 +1,16 @@
 """REST endpoints for scrapes: one page and its content, fetched by a worker while the caller waits."""
 
-import asyncio
-
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from shoal.access.idempotency import Idempotency
 from shoal.access.token import TokenScope
-from shoal.base.errors import NotFound, NoWorker
+from shoal.base.errors import NoWorker
 from shoal.page_jobs import scrapes
 from shoal.page_jobs.scrapes import Scrapes
 from shoal.page_jobs.spec import ScrapeConfig
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
-from shoal.serve.expensive_reads import disconnect
+from shoal.serve.expensive_reads import unless_gone
 from shoal.serve.problems import Json
 from shoal.serve.requests import LOCATION, id_once, key_of
 from shoal.serve.resources.scrape import Scrape
@@ -42,9 +40,9 @@ class ScrapeApi:
         that cannot be fetched is a result, too: `page.error` says why. If there is no result within `timeout_seconds`,
         the response is 202, and `Location` names where it will be; a request with the same `Idempotency-Key` waits for
         it again. If no worker takes the page within five seconds, it is cancelled, and the error is `no_worker`."""
-        async with id_once(self._idempotency, request, "job") as scrape_id:
-            await self._scrapes.start(request.body, scrape_id)
-            return _response(await self._wait(request, scrape_id))
+        async with id_once(self._idempotency, request, "job") as new:
+            await self._scrapes.start(request.body, new.subject)
+            return _response(await self._wait(request, new.subject))
 
     @endpoint(
         "GET",
@@ -53,7 +51,6 @@ class ScrapeApi:
         summary="Show a scrape, with the page and its content once it has ended.",
         response=Scrape,
         accepted=Scrape,
-        problems=[NotFound],
     )
     async def show_scrape(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         """The response is 202 until it has ended. Results are kept for `SHOAL_RESULT_RETENTION`."""
@@ -61,18 +58,12 @@ class ScrapeApi:
 
     async def _wait(self, request: EndpointRequest[ScrapeConfig, Nothing], scrape_id: str) -> scrapes.Scrape:
         """Wait for the result. If the client leaves and has no key to ask again, the page need not be fetched."""
-        waiting = asyncio.ensure_future(self._scrapes.wait(scrape_id, request.body.timeout_seconds))
-        gone = asyncio.ensure_future(disconnect(request.http))
         try:
-            await asyncio.wait({waiting, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if waiting.done():
-                return waiting.result()
+            return await unless_gone(request.http, self._scrapes.wait(scrape_id, request.body.timeout_seconds))
+        except ClientDisconnect:
             if key_of(request) is None:
                 await self._scrapes.withdraw(scrape_id)
-            raise ClientDisconnect
-        finally:
-            waiting.cancel()
-            gone.cancel()
+            raise
 
 
 def _response(scrape: scrapes.Scrape) -> Response:

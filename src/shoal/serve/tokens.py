@@ -5,7 +5,7 @@ from typing import Annotated
 from shoal.access import audit_log as access
 from shoal.access.token import TokenRequest, TokenScope
 from shoal.access.tokens import Tokens
-from shoal.base.errors import NotAllowed, NotFound, StateConflict
+from shoal.base.errors import NotAllowed, StateConflict
 from shoal.base.request_form import Form, describe
 from shoal.serve.authentication import caller_of
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
@@ -69,7 +69,6 @@ class TokenApi:
         scope=TokenScope.ADMIN,
         summary="Show a token.",
         response=Token,
-        problems=[NotFound],
     )
     async def show_token(self, request: EndpointRequest[Nothing, Nothing]) -> Token:
         return Token.of(await self._tokens.get(request.path_param("token_id")))
@@ -81,7 +80,7 @@ class TokenApi:
         summary="Revoke a token.",
         body=RevokeForm,
         response=Token,
-        problems=[NotFound, StateConflict],
+        problems=[StateConflict],
         response_example=Token.example | {"state": "revoked", "revoked_at": "2026-04-01T12:00:00Z"},
     )
     async def revoke_token(self, request: EndpointRequest[RevokeForm, Nothing]) -> Token:

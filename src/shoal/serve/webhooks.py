@@ -9,7 +9,7 @@ from starlette.responses import Response
 from shoal.access.idempotency import Idempotency
 from shoal.access.token import TokenScope
 from shoal.base.clock import to_micros
-from shoal.base.errors import InvalidInput, NotFound
+from shoal.base.errors import InvalidInput
 from shoal.base.request_form import Form, describe
 from shoal.events.webhook import DeliveryState, NewWebhook, WebhookChange
 from shoal.events.webhooks import MOST_WEBHOOKS, Webhooks, WebhookTester
@@ -76,9 +76,7 @@ class WebhookApi:
     async def create_webhook(self, request: EndpointRequest[NewWebhook, Nothing]) -> Response:
         """Deliveries are signed as specified by Standard Webhooks; the secret is shown only in this response. A store
         has at most 100 webhooks."""
-        return await respond_once(
-            self._idempotency, request, "whk", lambda webhook_id: self._create(request, webhook_id)
-        )
+        return await respond_once(self._idempotency, request, "whk", lambda new: self._create(request, new.subject))
 
     @endpoint(
         "GET",
@@ -88,7 +86,7 @@ class WebhookApi:
         response=WebhookList,
     )
     async def list_webhooks(self, request: EndpointRequest[Nothing, Nothing]) -> WebhookList:
-        """The oldest 100. If an earlier version stored more, the others are listed once enough of these are removed."""
+        """Lists the oldest 100. If an earlier version stored more, the others are listed once these are removed."""
         found = await self._webhooks.all()
         return WebhookList(items=[Webhook.of(one) for one in found[:MOST_WEBHOOKS]])
 
@@ -98,7 +96,6 @@ class WebhookApi:
         scope=TokenScope.READ,
         summary="Show a webhook and the state of its queue.",
         response=WebhookDetail,
-        problems=[NotFound],
     )
     async def show_webhook(self, request: EndpointRequest[Nothing, Nothing]) -> WebhookDetail:
         webhook, counts = await self._webhooks.get(request.path_param("webhook_id"))
@@ -112,7 +109,6 @@ class WebhookApi:
         body=WebhookChange,
         response=Webhook,
         request_example={"enabled": True},
-        problems=[NotFound],
     )
     async def change_webhook(self, request: EndpointRequest[WebhookChange, Nothing]) -> Webhook:
         """A webhook that is enabled again receives the events it missed that are still stored."""
@@ -125,7 +121,6 @@ class WebhookApi:
         scope=TokenScope.ADMIN,
         summary="Remove a webhook and its queue.",
         status=204,
-        problems=[NotFound],
     )
     async def remove_webhook(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         await self._webhooks.remove(request.path_param("webhook_id"), audit=request.audit)
@@ -137,7 +132,6 @@ class WebhookApi:
         scope=TokenScope.ADMIN,
         summary="Rotate the secret of a webhook.",
         response=WebhookSecret,
-        problems=[NotFound],
     )
     async def rotate_webhook(self, request: EndpointRequest[Nothing, Nothing]) -> WebhookSecret:
         """For one day, deliveries are also signed with the previous secrets."""
@@ -150,10 +144,9 @@ class WebhookApi:
         scope=TokenScope.ADMIN,
         summary="Send a test event to a webhook.",
         response=WebhookTest,
-        problems=[NotFound],
     )
     async def test_webhook(self, request: EndpointRequest[Nothing, Nothing]) -> WebhookTest:
-        """Sends a signed event of the type `webhook.test` at once and waits for the answer, for 20 seconds at most. It
+        """Sends a signed event of the type `webhook.test` immediately and waits up to 20 seconds for the response. It
         is sent even if the webhook is disabled, it is not retried, and it is not listed with the deliveries."""
         webhook_id = request.path_param("webhook_id")
         return WebhookTest.of(await self._tester.test(webhook_id, audit=request.audit))
@@ -165,7 +158,6 @@ class WebhookApi:
         summary="List the deliveries of a webhook, newest first.",
         query=DeliveryQuery,
         response=DeliveryList,
-        problems=[NotFound],
     )
     async def list_deliveries(self, request: EndpointRequest[Nothing, DeliveryQuery]) -> DeliveryList:
         query = request.query
@@ -184,10 +176,9 @@ class WebhookApi:
         response=EventsReplayed,
         request_example={"since": "2026-03-01T09:00:00Z", "until": "2026-03-01T12:00:00Z"},
         response_example={"replayed": 120},
-        problems=[NotFound],
     )
     async def replay_events(self, request: EndpointRequest[ReplayForm, Nothing]) -> EventsReplayed:
-        """Either one event by its id, or all events of a time range that the webhook subscribes to. Event ids do not
+        """Sends one event by its id, or all events of a time range that the webhook subscribes to. Event ids do not
         change."""
         webhook_id, form = request.path_param("webhook_id"), request.body
         if form.event_id is not None and form.since is None and form.until is None:

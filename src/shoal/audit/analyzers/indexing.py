@@ -236,11 +236,7 @@ _ALTERNATIVES: Final = {
 }
 
 
-def _lacking(details: PageDetails) -> list[str] | None:
-    return sorted({problem for block in details.json_ld for problem in _problems(block, 0)}) or None
-
-
-def _problems(value: Any, depth: int) -> Iterator[str]:
+def _problems(value: Any, depth: int = 0) -> Iterator[str]:
     if isinstance(value, list):
         for part in value:
             yield from _problems(part, depth)
@@ -262,7 +258,12 @@ def _problems(value: Any, depth: int) -> Iterator[str]:
 class StructuredData:
     name = "structured_data"
     codes = BY_ANALYZER["structured_data"]
-    needs = Needs(details={"errors": lambda details: details.json_ld_errors or None, "lacking": _lacking})
+    needs = Needs(
+        details={
+            "errors": lambda details: details.json_ld_errors or None,
+            "lacking": lambda details: sorted(set(_problems(details.json_ld))) or None,
+        }
+    )
 
     def analyze(self, site: Site) -> Iterator[Found]:
         for code, column in (("structured_data_invalid", "errors"), ("structured_data_incomplete", "lacking")):

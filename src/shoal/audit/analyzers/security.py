@@ -66,14 +66,10 @@ class SecurityHeaders:
         yield Found("version_disclosed", found, evidence=lambda place: {"headers": versions[int(found[place])]})
 
 
-def _set_cookies(details: PageDetails) -> list[CookieFacts] | None:
-    return details.cookies or None
-
-
 class Cookies:
     name = "cookies"
     codes = BY_ANALYZER["cookies"]
-    needs = Needs(details={"cookies": _set_cookies})
+    needs = Needs(details={"cookies": lambda details: details.cookies or None})
 
     def analyze(self, site: Site) -> Iterator[Found]:
         problems: dict[str, list[tuple[int, str]]] = {code.code: [] for code in self.codes}

@@ -19,7 +19,7 @@ from shoal.crawl.store import ByDriver, FrontierStore
 from shoal.egress import Egress, Failure
 from shoal.hosts.throttle import HostUpdate, emit_holds
 from shoal.pages.bodies import BodyStore
-from shoal.pages.page import PagesSettled, status_class
+from shoal.pages.page import UNCHANGED, PagesSettled, status_class
 from shoal.queue.queue import Queue
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class WalkerSignals:
         for done in settled:
             page = done.page
             if page is not None:
-                status = status_class(page.status)
+                status = UNCHANGED if done.is_unchanged else status_class(page.status)
                 pages[status] += 1
                 sizes[status] += page.received
             elif done.sitemap is not None:

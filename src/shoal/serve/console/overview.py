@@ -20,7 +20,6 @@ from shoal.events.webhooks import Webhooks
 from shoal.fleet.nodes import Nodes
 from shoal.fleet.states import NodeState
 from shoal.observe.stats import HOUR, PAGES, HourlyStatsReader
-from shoal.pages.page import CLASSES
 from shoal.plan.policies import Policies
 from shoal.plan.policy import LATE
 from shoal.plan.store import PolicyCounts
@@ -212,7 +211,7 @@ class OverviewPage(LivePage):
             "problems": problems_of(figures, view.language),
             "waiting": figures.crawls.get("queued", 0) + figures.jobs.get("page", {}).get("pending", 0),
             "total_day": sum(column.total for column in hours),
-            "classes": [(KINDS[kind], class_name(kind, view.language), _of_day(day, kind)) for kind in CLASSES],
+            "classes": [(KINDS[kind], class_name(kind, view.language), _of_day(day, kind)) for kind in KINDS],
         }
 
 
@@ -240,7 +239,7 @@ def day_columns(hours: Mapping[int, Mapping[str, float]], formats: Formats) -> l
         amounts = hours.get(hour, {})
         label = f"{from_micros(hour):%H}"
         parts = []
-        for kind in CLASSES:
+        for kind in KINDS:
             count = round(amounts.get("error" if kind == "none" else kind, 0))
             title = f"{label}:00 UTC, {class_name(kind, formats.language)}: {formats.number(count)}"
             parts.append(Part(KINDS[kind], count, title))
