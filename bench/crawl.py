@@ -117,7 +117,7 @@ def tell_comparison(report: Report, results: list[dict[str, Any]], missing: list
         cells: list[Cell] = [result["name"], result["cpu_ms"], ratio(result["cpu_ms"], mine), result["pps"]]
         table.rows.append([*cells, result["rss_mb"], result["pages"], result["records"], result["private"]])
     ratios = [f"{result['name']} {result['cpu_ms'] / mine:.1f}" for result in results if result["name"] != "shoal"]
-    table.notes.append(f"CPU per page as a multiple of Shoal's:  {', '.join(ratios)}.")
+    table.notes.append(f"CPU per page as a multiple of Shoal's: {', '.join(ratios)}.")
     if missing:
         table.notes.append(f"Not installed here: {', '.join(missing)}.")
 
