@@ -30,7 +30,7 @@ BY_ANALYZER: Final[Mapping[str, tuple[FindingCode, ...]]] = {
         _code("redirect_broken", _E, "The URL redirects to a page that answers with an error.",
               "Redirect to a page that exists."),
         _code("redirect_chain", _W, "The URL redirects more than once before it reaches a page.",
-              "Redirect to the final URL at once."),
+              "Redirect directly to the final URL."),
         _code("redirect_temporary", _N, "The URL redirects with a temporary status (302, 303 or 307).",
               "Use 301 or 308 if the move is permanent."),
     ),

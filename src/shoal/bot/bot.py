@@ -58,7 +58,8 @@ class Bot:
         self.done = 0  # delivered results
 
     def on_job(self, handler: Handler) -> Handler:
-        """Register the handler: its return value is the job's data, an exception the reason why the job failed."""
+        """Register the handler. Its return value is the job's data; if it raises an exception, the job fails with that
+        reason."""
         self._handler = handler
         return handler
 

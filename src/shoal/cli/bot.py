@@ -54,7 +54,7 @@ def bot(
     capabilities: tuple[str, ...],
 ) -> None:
     """Pull page jobs from a server, fetch the pages and push the results. SIGTERM finishes the jobs in progress and
-    exits; a second one exits at once."""
+    exits; a second one exits immediately."""
     if context.invoked_subcommand is not None:
         context.obj = ApiTarget(None, server, token, token_file)
         return

@@ -116,7 +116,8 @@ def crawl(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Crawl a site in this process. Ctrl-C pauses the crawl and shows how to resume it; a second one exits at once."""
+    """Crawl a site in this process. Ctrl-C pauses the crawl and shows how to resume it; a second one exits
+    immediately."""
     outputs, chosen = Outputs(output, links), (read_fields(fields), explode)
     given = given_values(options)
     if outputs.from_bodies and resume is None:

@@ -64,7 +64,7 @@ CRAWLS = "/api/v1/crawls"
     "--hold", is_flag=True, help="Store the crawl without starting it; start it with `shoal crawls start ID`."
 )
 @wait_option(
-    "Wait until the crawl ends or is paused, like `shoal crawls wait`; with a duration such as 10m, not longer."
+    "Wait until the crawl ends or is paused, like `shoal crawls wait`; with a duration such as 10m, at most that long."
 )
 @with_api_target
 @click.option(

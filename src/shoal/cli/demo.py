@@ -95,7 +95,7 @@ class DemoOptions:
     metavar="N",
     help="Run N worker processes that report to the control plane, instead of one worker inside the demo.",
 )
-@click.option("--fast", "is_fast", is_flag=True, help="Crawl as fast as possible, not at a pace that can be watched.")
+@click.option("--fast", "is_fast", is_flag=True, help="Crawl as fast as possible instead of slowly enough to watch.")
 @click.option(
     "--exit", "leaves", is_flag=True, help="Exit after the first crawl and its audit; do not wait for Ctrl-C."
 )

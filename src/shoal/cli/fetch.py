@@ -58,7 +58,7 @@ store_option = click.option(
 def fetch(url: str, form: FetchFormat, output: str, store: str | None, as_json: bool, **options: Any) -> int:
     """Fetch URL as a crawl would, and print its content. Nothing is stored.
 
-    Exit code 1: the server answered with an error (4xx, 5xx). Exit code 3: it did not answer.
+    Exit code 1: the server answered with an error (4xx, 5xx). Exit code 3: there is no page.
     """
     form = "json" if as_json else form
     given = given_values(options)

@@ -91,7 +91,7 @@ def retry(
     target: ApiTarget,
     as_json: bool,
 ) -> None:
-    """Retry a dead letter, or all that match. The attempt count starts at zero."""
+    """Retry one dead letter, or all that match. Attempts are counted from zero again."""
     _check_choice(job_id, dead)
     if job_id is not None:
         _move(target, job_id, "retry", as_json)

@@ -38,7 +38,9 @@ MOST = 10_000  # per list
 POLL_SECONDS = 0.25
 
 _id = id_argument("node_id")
-_reason = click.option("--reason", metavar="TEXT", default="", help="Why, for logs and `shoal explain node`.")
+_reason = click.option(
+    "--reason", metavar="TEXT", default="", help="Reason, shown in logs and by `shoal explain node`."
+)
 
 
 @click.group(cls=CommandGroup)
@@ -109,7 +111,7 @@ def with_command_options(command: C) -> C:
 @with_command_options
 @_reason
 def pause(options: CommandOptions, reason: str) -> int:
-    """Lease nothing more on a node; the jobs it holds continue. The pause also applies after a
+    """Stop leasing jobs on a node; the jobs it holds continue. The pause also applies after a
     restart."""
     return _send(options, {"command": "pause", "reason": reason})
 
@@ -125,7 +127,7 @@ def resume(options: CommandOptions) -> int:
 @with_command_options
 @_reason
 def drain(options: CommandOptions, reason: str) -> int:
-    """Return runs, finish page jobs, and lease nothing more. The drain also applies after a restart."""
+    """Return crawls and analyses, finish page jobs, and lease no more jobs. The drain also applies after a restart."""
     return _send(options, {"command": "drain", "reason": reason})
 
 
@@ -133,7 +135,7 @@ def drain(options: CommandOptions, reason: str) -> int:
 @with_command_options
 @_reason
 def restart_browser(options: CommandOptions, reason: str) -> int:
-    """Requeue rendered pages, then restart the browsers."""
+    """Return page jobs in browsers to the queue, then restart the browsers."""
     return _send(options, {"command": "restart_browser", "reason": reason})
 
 

@@ -44,8 +44,8 @@ def serve(listen: str | None, workers: int, store: str | None, first_token_file:
 @click.command(cls=Command)
 @store_option
 def worker(store: str | None) -> None:
-    """Run a worker: it executes crawls, analyses and page jobs in child processes. SIGTERM returns
-    them to the queue and exits; a second one exits at once."""
+    """Run a worker: it executes crawls, analyses and page jobs in child processes. SIGTERM returns them to the queue
+    and exits; a second one exits immediately."""
     from shoal.process.worker import work
 
     uvloop.run(work({"DATABASE_URL": store}))

@@ -220,7 +220,7 @@ class PersistentUrlQueueManager:
         return added > 0
 
     def next(self) -> str:
-        """Return the next URL and settle the previous one for good. Raises IndexError if there is none."""
+        """Return the next URL and settle the previous one permanently. Raises IndexError if there is none."""
         self._check_open()
         url = self._scan.next_at_once() or self._call(self._scan.next(settling=True))
         if url is None:

@@ -168,7 +168,10 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
     concurrency: Annotated[
         Fetches | None,
-        describe("Concurrent requests, in all and per host; without a speed or delay, there is no delay between them."),
+        describe(
+            "Maximum number of concurrent requests, in total and per host; without a speed or delay, there is no "
+            "delay between them."
+        ),
     ] = None
     delay_seconds: Annotated[
         Pause | None, describe("Minimum delay between requests to one host; overrides the speed profile.")
@@ -183,7 +186,10 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
     headers: Annotated[
         dict[str, Text],
-        describe("Extra request headers; all except Accept… are sent to the origins of the seeds only."),
+        describe(
+            "Extra request headers; only Accept… headers are sent to all hosts, others just to the origins of the "
+            "seeds."
+        ),
     ] = {}
     cookies: Annotated[
         list[CrawlCookie],
@@ -213,7 +219,7 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         list[HookName], describe("Functions of installed packages to call with each page.", max_length=20)
     ] = []
     analyze: Annotated[bool, describe("Store the page details that analyses need, and analyze the crawl.")] = False
-    links: Annotated[bool, describe("Store URL, text and kind of every link; `analyze` sets it, too.")] = False
+    links: Annotated[bool, describe("Store URL, text and kind of every link; always on with `analyze`.")] = False
     gate: Annotated[Name | None, describe("Name of the gate that judges the analysis.")] = None
     baseline: Annotated[
         Name | None,

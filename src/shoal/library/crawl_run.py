@@ -53,8 +53,8 @@ def crawl(
 async def open(crawl_id: str, *, store: str | None = None) -> AsyncIterator[Page]:  # noqa: A001 - `shoal.open`
     """Iterate over the stored pages of a crawl, in their order, without crawling.
 
-    `crawl_id` is its id, a unique prefix of it, or `last`. Of a crawl that is running, these are the pages stored so
-    far. Pages have content if the crawl keeps bodies (`keep_bodies`).
+    `crawl_id` is its id, a unique prefix of it, or `last`. For a running crawl, these are the pages stored so far.
+    Pages have content if the crawl keeps bodies (`keep_bodies`).
     """
     async with opened(load({"DATABASE_URL": store}).settings, existing=True) as app:
         crawl = (await app.crawls.get(await app.crawls.whole_id(crawl_id))).crawl
@@ -99,8 +99,8 @@ class CrawlRun:
 
     @property
     def cut_off(self) -> list[str] | None:
-        """What each limit cut off and what is in quarantine, a sentence each, as in the summary of `shoal crawl`; None
-        until the crawl has ended."""
+        """One sentence for each limit that left out URLs, and one for the quarantine, as in the summary of `shoal
+        crawl`; None until the crawl has ended."""
         task = self._crawl_task
         if task.status is None:
             return None

@@ -63,9 +63,9 @@ class ResponseHeaders(Mapping[str, str]):
 class Page:
     """One fetched page: the fields of its record, and its content.
 
-    Content is made from the response on first use. It is there for pages that were just fetched, and for those of a
-    crawl that keeps bodies; of other pages, `html` and so on raise `BodyNotKept`. A rendered page has the content of
-    its document after its scripts have run.
+    Content is computed from the response on first use. Pages that were just fetched have content, and so have stored
+    pages of a crawl that keeps bodies; for other pages, `html` and so on raise `BodyNotKept`. The content of a rendered
+    page is its document after its scripts have run.
     """
 
     url: str
@@ -146,7 +146,7 @@ class Page:
 
     @property
     def html(self) -> str:
-        """The document; of a page that is not HTML, its decoded body."""
+        """The document; for a page that is not HTML, its decoded body."""
         return self.content.html
 
     @property
@@ -166,7 +166,7 @@ class Page:
 
     @property
     def is_cut(self) -> bool:
-        """True if the page is longer than what is read of it, so that its content lacks the rest."""
+        """True if the page was too long to be read as a whole, so that its content is incomplete."""
         return self.content.is_cut
 
     def css(self, selector: str) -> "list[Element]":

@@ -105,9 +105,9 @@ MESSAGES: Mapping[str, LogMessage] = {
     "BrowsersReaped": LogMessage(LogLevel.WARNING, "ended {count} browsers that a killed process had left behind"),
     "PageRendered": LogMessage(LogLevel.DEBUG, "page rendered in {seconds:.2f} s: {outcome}"),
     "RenderingImpossible": LogMessage(
-        LogLevel.WARNING, "no browser is available, so pages that need one are stored unrendered: {error}"
+        LogLevel.WARNING, "no browser is available, so pages that need one are stored without being rendered: {error}"
     ),
-    "RenderingPutOff": LogMessage(LogLevel.WARNING, "page job put off for {seconds:g} s, not rendered: {error}"),
+    "RenderingPutOff": LogMessage(LogLevel.WARNING, "page job was not rendered and waits {seconds:g} s: {error}"),
     "RendererRefused": LogMessage(
         LogLevel.WARNING, "pages wait for the renderer, trying again in {retry_in_seconds:g} s: {error}"
     ),
@@ -174,7 +174,8 @@ MESSAGES: Mapping[str, LogMessage] = {
     "NodeLeft": LogMessage(LogLevel.INFO, "node {node_id} deregistered; {returned} jobs went to the shared lane"),
     "NodeLost": LogMessage(
         LogLevel.WARNING,
-        "node {node_id} is lost, silent for {silent_seconds:.0f} s; {returned} jobs went to the shared lane",
+        "node {node_id} is lost after {silent_seconds:.0f} s without a heartbeat; {returned} jobs went to the shared "
+        "lane",
     ),
     "NodeRegistered": LogMessage(
         LogLevel.INFO,
@@ -243,7 +244,7 @@ MESSAGES: Mapping[str, LogMessage] = {
         choices={
             "done": (LogLevel.INFO, "{kind} job done"),
             "retried": (LogLevel.WARNING, "{kind} job failed, will be retried: {error}"),
-            "failed": (LogLevel.ERROR, "{kind} job failed for good: {error}"),
+            "failed": (LogLevel.ERROR, "{kind} job failed permanently: {error}"),
             "expired": (LogLevel.WARNING, "{kind} job lost its worker (lease expired), now {to}: {error}"),
             "crashed": (LogLevel.WARNING, "{kind} job lost its worker (process died), now {to}: {error}"),
             "released": (LogLevel.INFO, "{kind} job released"),
@@ -252,7 +253,9 @@ MESSAGES: Mapping[str, LogMessage] = {
     ),
     "GroupEnded": LogMessage(LogLevel.INFO, "job group {state}"),
     "PageBlocked": LogMessage(LogLevel.INFO, "not fetched, {code}: {detail}"),
-    "HookRan": LogMessage(LogLevel.INFO, "hook {hook} read {calls} pages in {seconds:.3f} s; {failures} failed"),
+    "HookRan": LogMessage(
+        LogLevel.INFO, "hook {hook} was called with {calls} pages, {failures} of them failed, and took {seconds:.3f} s"
+    ),
     "ResultsTaken": LogMessage(LogLevel.DEBUG, "accepted {count} results of {kind} jobs"),
     "PagesSettled": LogMessage(LogLevel.DEBUG, "pages settled"),
     "HoldsBegun": LogMessage(LogLevel.DEBUG, "hosts put on hold"),

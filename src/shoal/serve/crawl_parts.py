@@ -93,8 +93,8 @@ class PageApi:
     )
     async def show_page_content(self, request: EndpointRequest[Nothing, ContentQuery]) -> Response:
         """`markdown`, `text` and `html` are sent as text, `links` and `json` as JSON. Only crawls with `keep_bodies`
-        have the content of their pages; `json`, the page record, needs none. If the page is longer than what is read of
-        it, the header `Shoal-Is-Cut` is `true`."""
+        have the content of their pages; `json`, the page record, needs none. If the page was too long to be read as a
+        whole, the header `Shoal-Is-Cut` is `true`."""
         crawl = (await self._crawls.get(request.path_param("crawl_id"))).crawl
         number = request.path_param("number")
         is_number = number.isascii() and number.isdecimal() and len(number) < 18
@@ -187,9 +187,9 @@ class LinkApi:
         expensive=lambda query: query.source is None,
     )
     async def list_links(self, request: EndpointRequest[Nothing, LinkQuery]) -> PageLinkList:
-        """Only crawls with the option `links` store them, which `analyze` sets; of any other, `to` finds the pages that
-        link to a URL. A search of a large crawl may return few items, or none, and `next`: continue there. Until the
-        crawl has ended, `next` is set."""
+        """Only crawls with the option `links`, which `analyze` turns on, store links; for other crawls, `to` finds the
+        pages that link to a URL. A search of a large crawl may return few items, or none, together with `next`:
+        continue with that cursor. Until the crawl has ended, `next` is set."""
         query = request.query
         crawl = (await self._crawls.get(request.path_param("crawl_id"))).crawl
         links = CrawlLinks(self._database, crawl, self._max_url_length, frontier=self._frontiers.of(crawl))

@@ -165,7 +165,7 @@ class CrawlApi:
     )
     async def remove_crawl(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         """Its pages, URLs and stored bodies are removed too. If that takes longer than ten seconds, the status is 202
-        and the removal goes on; `removed` is the number of rows so far. To follow it, repeat the request until the
+        and the removal continues; `removed` is the number of rows so far. To follow it, repeat the request until the
         status is 204 or 404."""
         crawl_id = request.path_param("crawl_id")
         removed = await self._removals.remove(crawl_id, REMOVE_SECONDS, request.audit)
@@ -186,8 +186,9 @@ class CrawlApi:
         problems=[NotFound, StateConflict],
     )
     async def add_seeds(self, request: EndpointRequest[SeedsForm, Nothing]) -> Crawl:
-        """A crawl can get any number of seeds in this way; start it afterwards. Those that it has already are
-        ignored. `config.more_seeds` counts those that its scope does not need, which `seeds` does not list."""
+        """A crawl can get any number of seeds in this way; start it afterwards. Seeds that the crawl already has are
+        ignored. `config.more_seeds` is the number of seeds that `seeds` does not list, because the scope does not
+        depend on them."""
         crawl_id = request.path_param("crawl_id")
         await self._crawls.add_seeds(crawl_id, request.body.seeds)
         return Crawl.of(await self._crawls.get(crawl_id))

@@ -45,8 +45,8 @@ class GroupApi:
     )
     async def create_jobs(self, request: EndpointRequest[GroupConfig, Nothing]) -> Response:
         """If a URL is invalid, the error names its position and nothing is created. An event is sent when each job
-        ends, and `crawl.group.completed` when all have ended. While the workers have too much to do, nothing is
-        created, and `Retry-After` says when to try again."""
+        ends, and `crawl.group.completed` when all have ended. While too many jobs are waiting, nothing is created, and
+        `Retry-After` says when to try again."""
         config = request.body
         return await respond_once(
             self._idempotency,
