@@ -66,7 +66,7 @@ class Prober:
     async def _ask_hosts(
         self, ask: _Ask, urls: Sequence[str], within: timedelta, progress: Progress
     ) -> dict[str, ProbeAnswer]:
-        """Ask several hosts at once, each for one URL after another, until the time is over."""
+        """Ask several hosts at the same time, each for one URL after another, until the time is over."""
         answers: dict[str, ProbeAnswer] = {}
         hosts: dict[str, list[Url]] = {}
         for url in urls:

@@ -253,7 +253,7 @@ class AnalysisRun:
         return await self._context.database.read(read)
 
     async def _summarize(self, tx: Tx, analysis: Analysis, summary: Summary) -> None:
-        """Store the summary before findings, so that an attempt that goes on from them knows what was not checked."""
+        """Store the summary before findings, so that an attempt that continues from them knows what was not checked."""
         await self._context.analyses.lock(tx, analysis.id)
         await self._fence(tx)
         await self._context.analyses.store.summarize(tx, analysis, summary)

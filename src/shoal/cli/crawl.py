@@ -368,7 +368,8 @@ class CrawlCommand:
             self._say(f"{error.message} Press Ctrl-C again to exit at once.")
 
     def _end_at_once(self) -> None:
-        """Exit now, without a commit or clean-up. The store tolerates that, and the crawl can be resumed at once."""
+        """Exit now, without a commit or clean-up. The store tolerates that, and the crawl can be resumed
+        immediately."""
         if self._screen is not None:
             self._screen.close()
         note(f"Exited at once; resume with `{self._how_to_go_on}`.")

@@ -267,7 +267,7 @@ def rm(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Remove a crawl that has ended. Its pages, URLs and stored bodies are removed with it."""
 
     async def remove(api: ApiClient) -> None:
-        """Repeat the request while the removal goes on."""
+        """Repeat the request while the removal continues."""
         path = at(CRAWL, crawl_id)
         removing = await api.delete(path)
         with suppress(NotFound):  # it was removed between two requests

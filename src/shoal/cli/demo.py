@@ -152,8 +152,8 @@ def _stop_cleanly() -> None:
 
 
 def _open_listener(listen: Address) -> socket.socket:
-    """Return a socket on the usual port, or on a free one if it is taken; listen at once, so that no other process gets
-    it."""
+    """Return a socket on the usual port, or on a free one if it is taken; listen immediately, so that no other process
+    gets it."""
     try:
         listener = open_socket(listen)
         listener.listen()

@@ -153,7 +153,7 @@ class _Batch:
 
 
 class Courier:
-    """Several couriers may run at once: a delivery that one has taken is left alone by the others."""
+    """Several couriers may run at the same time: a delivery that one has taken is left alone by the others."""
 
     name = "courier"
 

@@ -272,7 +272,7 @@ class JobAdmin:
         return done
 
     async def cancel(self, job_id: str, reason: str = "asked", *, audit: AuditHook = no_audit) -> Job:
-        """Cancel a job: at once if it is pending; if it is locked, its grant ends now and its result will be
+        """Cancel a job: immediately if it is pending; if it is locked, its grant ends now and its result will be
         refused. A job that is already cancelled is left unchanged."""
         job = await self.get(job_id)
         self._check_own(job, "be cancelled on its own")
@@ -323,7 +323,7 @@ class JobAdmin:
         return done
 
     async def set_quota(self, key: str, most: int, *, audit: AuditHook = no_audit) -> Quota:
-        """Limit how many jobs with this quota key run at once; jobs that are already running continue."""
+        """Limit how many jobs with this quota key run at the same time; jobs that are already running continue."""
         _check_quota_key(key)
         if not 0 <= most <= MOST:
             raise InvalidInput("limit", f"cannot be {most}", f"give a whole number from 0 to {MOST}")

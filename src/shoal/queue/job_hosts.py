@@ -1,7 +1,7 @@
 """Jobs that are leased by host: which hosts have waiting jobs, and which of them may be requested now.
 
 A lease takes the hosts whose best jobs rank best out of a `HostQueue`, asks the rate limit of each how many jobs it may
-have, and puts each host that still has waiting jobs back, ready at once or when it may be requested again. So hosts
+have, and puts each host that still has waiting jobs back, ready immediately or when it may be requested again. So hosts
 that are not due cost nothing until they are. Hosts that are free now come first; if the lease request is not filled,
 those that will be free soon follow.
 
@@ -94,7 +94,7 @@ class HostQueue(Protocol):
         ...
 
     async def put_back(self, tx: Tx, waits: Sequence[tuple[TakenHost, int]], leased: Sequence[str]) -> None:
-        """Let those of these hosts that still have waiting jobs be ready after so many microseconds; 0: at once.
+        """Let those of these hosts that still have waiting jobs be ready after so many microseconds; 0: immediately.
         `leased`: jobs that do not wait there any more."""
         ...
 

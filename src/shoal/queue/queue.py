@@ -252,7 +252,7 @@ class Queue:
         return await self.database.read(lambda tx: self.jobs.held_by(tx, holder), within=self.answer_within)
 
     async def fail(self, lease: Lease, error: str) -> JobState:
-        """Count a failed attempt: retry after a back-off, or fail for good after the last attempt."""
+        """Count a failed attempt: retry after a back-off, or fail permanently after the last attempt."""
         return await self._move(self.failure(lease, error), lease)
 
     def failure(self, lease: Lease, error: str) -> Move:

@@ -151,7 +151,7 @@ class Recovery:
         return await self.lose_all(held, f"{holder} was restarted") if held else 0
 
     async def release_bot(self, token: str, reason: str) -> None:
-        """Return the jobs that a bot's token holds to their lanes at once, because it can send no result for them.
+        """Return the jobs that a bot's token holds to their lanes immediately, because it can send no result for them.
         Nothing is counted against them."""
         holder = bot_holder(token, "").rstrip("/")
         held = await self._database.read(lambda tx: self._store.held_by_process(tx, holder))

@@ -168,7 +168,7 @@ class SqlLanes:
         return outcome
 
     async def _note_returned(self, tx: Tx, moves: Sequence[Move], outcome: _TurnOutcome) -> None:
-        """Make those of the moved jobs available that wait again at once."""
+        """Make those of the moved jobs available that wait again immediately."""
         again = [move.job_id for move in moves if _waits_again(move) and move.job_id in outcome.moved]
         await self._available.note(tx, again, again)
 
@@ -316,7 +316,7 @@ def _counts(move: Move) -> int:
 
 
 def _waits_again(move: Move) -> bool:
-    """Return whether the job becomes available again at once."""
+    """Return whether the job becomes available again immediately."""
     return move.to is JobState.PENDING and not move.wait
 
 

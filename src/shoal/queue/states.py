@@ -138,7 +138,7 @@ POISON = "poison"
 
 
 def give_back(job_id: JobId, epoch: int, end: GrantEnd, error: str, reason: str = WORKER_LOST) -> Move:
-    """Return the job of a lost worker; it may be leased again at once."""
+    """Return the job of a lost worker; it may be leased again immediately."""
     return Move(job_id, epoch, JobState.PENDING, end, reason, error, counts_crash=True)
 
 

@@ -153,8 +153,8 @@ class WebhookApi:
         problems=[NotFound],
     )
     async def test_webhook(self, request: EndpointRequest[Nothing, Nothing]) -> WebhookTest:
-        """Sends a signed event of the type `webhook.test` at once and waits for the answer, for 20 seconds at most. It
-        is sent even if the webhook is disabled, it is not retried, and it is not listed with the deliveries."""
+        """Sends a signed event of the type `webhook.test` immediately and waits up to 20 seconds for the response.
+        It is sent even if the webhook is disabled, it is not retried, and it is not listed with the deliveries."""
         webhook_id = request.path_param("webhook_id")
         return WebhookTest.of(await self._tester.test(webhook_id, audit=request.audit))
 

@@ -174,7 +174,7 @@ class Renderer(Protocol):
         ...
 
     def abort(self) -> None:
-        """End everything at once, for a process that is about to exit."""
+        """End everything immediately, for a process that is about to exit."""
         ...
 
     async def close(self) -> None:

@@ -36,7 +36,7 @@ class BrowserSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeRendering:
-    """The place where a node renders pages, and how many at once."""
+    """The place where a node renders pages, and how many at the same time."""
 
     source: BrowserSource = BrowserSource.NONE
     slots: int = 0

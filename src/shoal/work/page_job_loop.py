@@ -56,7 +56,7 @@ def holder_of(worker: str, pid: int) -> str:
 
 
 class JobExecutor(Protocol[T, R]):
-    """Knows what page jobs are to the fetch pool, settles many at once and leases the next ones. Used from one event
+    """Knows what page jobs are to the fetch pool, settles many together and leases the next ones. Used from one event
     loop only. A problem with the page is part of a result; an exception counts as a failed attempt."""
 
     throttle: ThrottleTracker
@@ -157,7 +157,7 @@ class PageJobLoop(Generic[T, R]):
         self._error: Exception | None = None  # of no single job
 
     async def run(self) -> None:
-        """Work until `leave` was called and nothing is in hand."""
+        """Work until `leave` was called and nothing is held."""
         try:
             while True:
                 await self._turn()
@@ -196,7 +196,8 @@ class PageJobLoop(Generic[T, R]):
         self._changed.set()
 
     def configure(self, slots: int, *, leasing: bool) -> None:
-        """Run up to `slots` jobs at once, and lease more only if `leasing`. Jobs that are running always finish."""
+        """Run up to `slots` jobs at the same time, and lease more only if `leasing`. Jobs that are running always
+        finish."""
         self._slots = slots
         self._paused = not leasing
         self._pool.resize(WindowSize(slots, self._executor.connections))
@@ -230,14 +231,14 @@ class PageJobLoop(Generic[T, R]):
             self._report(task, self._executor.put_off(task, wait_seconds))
 
     def return_unstarted(self, reason: str) -> None:
-        """Hand back the jobs that have not started."""
+        """Return jobs that have not started to the queue."""
         self._release([*self._pool.withdraw(), *self._suspects], reason)
         self._suspects.clear()
         self._changed.set()
 
     def leave(self, *, finish_first: bool) -> None:
-        """Lease nothing more and end. If `finish_first`, all jobs in hand finish first; otherwise running jobs have a
-        moment to finish, and the rest are handed back."""
+        """Lease nothing more and end. If `finish_first`, all held jobs finish first; otherwise running jobs have a
+        moment to finish, and the rest are returned."""
         self._finish_first = finish_first
         if self._leave_at is None:
             self._leave_at = self._clock.monotonic() + LEAVE_SECONDS
@@ -449,7 +450,7 @@ class PageJobLoop(Generic[T, R]):
         return self._poll_at - self._clock.monotonic()
 
     def _check_deadlines(self) -> None:
-        """Give up jobs that run too long, hand back those that waited too long for a slot, and all if time is up."""
+        """Give up jobs that run too long, return those that waited too long for a slot, and all if time is up."""
         now = self._clock.monotonic()
         if now - self._checked_at < CHECK_EVERY_SECONDS:
             return

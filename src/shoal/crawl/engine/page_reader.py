@@ -268,7 +268,7 @@ class PageReader:
     def _has_no_way_in(self, task: FrontierTask, code: str) -> bool:
         """Return whether the only seed could not be reached.
 
-        Then nothing is retried: there is nothing else to crawl, and the user learns of a mistyped address at once.
+        Then nothing is retried: there is nothing else to crawl, and the user learns of a mistyped address immediately.
         """
         if task.url != self._lone_seed or task.depth > 0 or not code.startswith(FAILURES_OF_THE_HOST):
             return False

@@ -388,7 +388,7 @@ class Crawls(CrawlReader):
         force: bool = False,
         audit: AuditHook = no_audit,
     ) -> CrawlState:
-        """Pause or stop: at once if the crawl has no walker, else by asking its walkers."""
+        """Pause or stop: immediately if the crawl has no walker, else by asking its walkers."""
 
         async def commit(tx: Tx) -> None:
             crawl = await self._transitions.locked(tx, crawl_id)

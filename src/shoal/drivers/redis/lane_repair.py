@@ -2,7 +2,7 @@
 
 A pass compares the heads of the shared lane's queues with the jobs table, because workers take the best jobs first, and
 then the next rows of a cursor that goes round through all lanes. While all of a batch is missing, the following ones
-are put back as well, so a server that was emptied is filled again at once. What a pass does is bounded.
+are put back as well, so a server that was emptied is filled again immediately. What a pass does is bounded.
 """
 
 from datetime import timedelta

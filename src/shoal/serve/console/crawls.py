@@ -207,7 +207,7 @@ class CrawlsPage(LivePage):
         until = asyncio.get_running_loop().time() + REMOVE_SECONDS
 
         async def remove(crawl_id: str) -> bool:
-            """Return whether the removal goes on."""
+            """Return whether the removal continues."""
             seconds = max(0.0, until - asyncio.get_running_loop().time())
             return await self._removals.remove(crawl_id, seconds, audit) is not None
 

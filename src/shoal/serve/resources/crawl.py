@@ -203,7 +203,7 @@ class CrawlRetried(Crawl, kw_only=True):
 
 
 class CrawlRemoval(Resource, kw_only=True):
-    """A removal that goes on."""
+    """A removal that continues."""
 
     crawl_id: str
     removed: Annotated[int, describe("Rows that were removed so far.")]
