@@ -26,7 +26,7 @@ BY_ANALYZER: Final[Mapping[str, tuple[FindingCode, ...]]] = {
     ),
     "redirects": (
         _code("redirect_loop", _E, "The URL redirects in a circle, or too often.",
-              "Make one URL of the circle answer with a page."),
+              "Make one URL of the loop return a page."),
         _code("redirect_broken", _E, "The URL redirects to a page that answers with an error.",
               "Redirect to a page that exists."),
         _code("redirect_chain", _W, "The URL redirects more than once before it reaches a page.",
@@ -171,7 +171,7 @@ BY_ANALYZER: Final[Mapping[str, tuple[FindingCode, ...]]] = {
         _code("url_uppercase", _N, "The path has capital letters.", "Use lower case and redirect the other forms."),
         _code("url_underscore", _N, "The path has underscores.", "Separate words with hyphens."),
         _code("url_not_ascii", _N, "The path has characters outside ASCII.",
-              "Use ASCII, or make sure that all links encode it alike."),
+              "Use ASCII, or make sure that all links encode it in the same way."),
         _code("url_many_parameters", _N, "The URL has more than three query parameters.",
               "Drop parameters that do not change the page."),
         _code("url_double_slash", _W, "The path has an empty segment (//).", "Remove the extra slash from the links."),

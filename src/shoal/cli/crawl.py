@@ -358,21 +358,21 @@ class CrawlCommand:
             assert self._main is not None
             self._main.cancel()
         elif self._pausing is None:
-            self._say("Pausing; press Ctrl-C again to exit at once.")
+            self._say("Pausing; press Ctrl-C again to exit immediately.")
             self._pausing = asyncio.create_task(self._pause(self._local_crawl))
 
     async def _pause(self, local_crawl: LocalCrawl) -> None:
         try:
             await local_crawl.pause("interrupted")
         except (BackendUnavailable, LeaseLost) as error:
-            self._say(f"{error.message} Press Ctrl-C again to exit at once.")
+            self._say(f"{error.message} Press Ctrl-C again to exit immediately.")
 
     def _end_at_once(self) -> None:
         """Exit now, without a commit or clean-up. The store tolerates that, and the crawl can be resumed
         immediately."""
         if self._screen is not None:
             self._screen.close()
-        note(f"Exited at once; resume with `{self._how_to_go_on}`.")
+        note(f"Exited immediately; resume with `{self._how_to_go_on}`.")
         os._exit(AT_ONCE)
 
     def _say(self, text: str) -> None:

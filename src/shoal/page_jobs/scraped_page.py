@@ -75,7 +75,7 @@ def add_content(
             document.update(content=found, is_cut=is_cut)
             return None
         message = (
-            f"The content is {show_size(size)} large, more than {show_size(most)}; ask for fewer formats, or the "
+            f"The content is {show_size(size)} large, more than {show_size(most)}; request fewer formats, or ask the "
             "operator to raise SHOAL_MAX_RESULT."
         )
         problem = Failure("content_too_large", message, retryable=False, url=source.url)

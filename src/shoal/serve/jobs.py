@@ -64,7 +64,7 @@ class PurgeForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class QuotaForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    limit: Annotated[int, describe("Maximum number of jobs that run at once.", ge=0, le=MOST)]
+    limit: Annotated[int, describe("Maximum number of jobs that run at the same time.", ge=0, le=MOST)]
 
     other_names: ClassVar = {"most": "limit"}
 

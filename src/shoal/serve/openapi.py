@@ -45,7 +45,7 @@ WITH_BODY: tuple[type[ShoalError], ...] = (InvalidInput, TooLarge, WrongMediaTyp
 REFERENCE = "#/components/schemas/{name}"
 TAGS = {
     "analyses": "Analyses of crawls, their findings and reports.",
-    "audit-log": "Administrative actions, and who took them.",
+    "audit-log": "The audit log of administrative actions.",
     "bots": "The bot API: lease page jobs, extend the leases, send the results.",
     "crawls": "Crawls of sites: start and control them, read their pages, their journal and their differences.",
     "events": "The events that webhooks deliver, as a list.",
@@ -55,7 +55,7 @@ TAGS = {
     "nodes": "Workers with a control plane, and commands for them.",
     "policies": "Recurring crawls of pages and sites.",
     "priority-rules": "The rules that set the priority of a policy's jobs.",
-    "quotas": "Limits on the number of jobs that run at once, by quota key.",
+    "quotas": "Limits on the number of jobs that run at the same time, by quota key.",
     "scrape": "One page and its content, fetched by a worker while the caller waits.",
     "server": "The process itself: health, metrics and this document.",
     "signals": "Temporary changes of priority.",

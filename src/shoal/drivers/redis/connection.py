@@ -95,7 +95,7 @@ def translated(name: str, error: Exception) -> ShoalError:
     if code in TEMPORARY:
         return BackendUnavailable(name, *TEMPORARY[code])
     if isinstance(error, foreign.TimeoutError | TimeoutError):
-        return BackendUnavailable(name, "it did not answer in time", "check the server and the network")
+        return BackendUnavailable(name, "it did not respond in time", "check the server and the network")
     if isinstance(error, foreign.ResponseError):
         return BackendUnavailable(name, f"it refused a call: {error}", "check its version and its log")
     why = str(error).rstrip(".") or type(error).__name__

@@ -75,8 +75,8 @@ ACTIONS: Final = {
         VERBS["stop"],
         STOPPABLE,
         (message("{count} crawl is being stopped."), message("{count} crawls are being stopped.")),
-        (message("Stop {count} crawl for good?"), message("Stop {count} crawls for good?")),
-        message("Stop the chosen crawls for good?"),
+        (message("Stop {count} crawl permanently?"), message("Stop {count} crawls permanently?")),
+        message("Stop the chosen crawls permanently?"),
     ),
     "remove": BulkAction(
         VERBS["remove"],
