@@ -180,7 +180,7 @@ def _prompt(names: dict[str, Any], banner: str) -> None:
 
 
 class _LoopThread:
-    """An event loop in a thread of its own, so that a prompt can call what is asynchronous."""
+    """An event loop in its own thread, so that a prompt can call what is asynchronous."""
 
     def __init__(self) -> None:
         self._begun: Future[asyncio.AbstractEventLoop] = Future()

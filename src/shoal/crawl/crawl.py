@@ -232,7 +232,7 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
     project: Annotated[Name, describe("Project that the crawl belongs to.")] = "default"
     labels: Annotated[
-        dict[Label, LabelText], describe("Labels as name and value, to find the crawl by.", max_length=64)
+        dict[Label, LabelText], describe("Labels, as names and values, for finding the crawl.", max_length=64)
     ] = {}
     workers: Annotated[int, describe("Number of walkers that share the frontier.", ge=1, le=64)] = 1
     priority: Annotated[Priority, describe("Priority from 0 to 100; higher runs first.")] = 50
@@ -339,12 +339,13 @@ class Counts(Struct, frozen=True):
 
     @property
     def unanswered(self) -> int:
-        """Errors without an answer: records of URLs that returned no HTTP response. Other errors are those of pages."""
+        """Errors without a response: records of URLs that returned no HTTP response. Other errors are those of
+        pages."""
         return self.responses["none"]
 
     @property
     def records(self) -> int:
-        """Records in outputs and in the iterator of the library: pages, and errors without an answer."""
+        """Records in outputs and in the iterator of the library: pages, and errors without a response."""
         return self.pages + self.unanswered
 
     @property

@@ -247,7 +247,7 @@ class CrawlStore:
         ]
 
     async def change(self, tx: Tx, crawl_id: str, config: CrawlConfig) -> None:
-        """Change the crawl's options, with a change time of its own. Call under the crawl's lock."""
+        """Change the crawl's options, with its own change time. Call under the crawl's lock."""
         await tx.execute("change_crawl", id=crawl_id, config=config.text(), priority=config.priority)
 
 

@@ -154,7 +154,7 @@ class Egress:
             self._depart(exchange, route)
 
     def _objection(self, rule: AddressRule, host: str, port: int, answer: Answer) -> AddressRefusal | Failure | None:
-        """Return why this answer of the resolver is refused. A single refused address is enough."""
+        """Return why this response of the resolver is refused. A single refused address is enough."""
         if isinstance(answer, Failure):
             return answer
         return next((refusal for ip in answer if (refusal := rule.judge(ip, port, host))), None)

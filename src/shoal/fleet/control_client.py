@@ -145,7 +145,7 @@ class ControlClient:
         sleeping.cancel()
 
     async def _session(self) -> None:
-        """Hold one session on a connection of its own, so that a new attempt resolves the controller's name again."""
+        """Hold one session on its own connection, so that a new attempt resolves the controller's name again."""
         async with self._channel() as channel:
             metadata = [(AUTHORIZATION, f"Bearer {self._settings.token}")] if self._settings.token else []
             call: Any = CrawlerControlStub(channel).Session(metadata=metadata)

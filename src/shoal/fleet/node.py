@@ -257,7 +257,7 @@ class NodeCommand(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class CommandAck:
-    """A node's answer to a command."""
+    """A node's response to a command."""
 
     command_id: str
     state: CommandState

@@ -145,7 +145,7 @@ class CrawlRun:
 
 
 class _CrawlTask:
-    """Runs the crawl in a task of its own without a reference to the iterator, so that the crawl is paused however the
+    """Runs the crawl in its own task without a reference to the iterator, so that the crawl is paused however the
     iterator goes away: by `break`, by an error, or with the whole event loop."""
 
     def __init__(self, request: CrawlRequest, store: str | None) -> None:

@@ -84,7 +84,7 @@ class PageRenderer:
             await self._renderer.restart()
 
     async def _ask(self, renderer: Renderer, request: RenderRequest) -> RenderedPage | Failure:
-        """Render a page, in a task of its own: a restart of the browsers cancels it, and the job is returned."""
+        """Render a page, in its own task: a restart of the browsers cancels it, and the job is returned."""
         page = asyncio.create_task(renderer.render(request))
         self._rendering.add(page)
         try:

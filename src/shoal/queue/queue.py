@@ -122,7 +122,7 @@ class Queue:
 
     @property
     def answer_within(self) -> timedelta:
-        """Return how long the store may take to answer a statement about a lease: a later answer is of no use."""
+        """Return how long the store may take to answer a statement about a lease: a later response is of no use."""
         return answer_within(self.settings)
 
     @property

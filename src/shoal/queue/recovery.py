@@ -27,7 +27,7 @@ RELEASED_AT_ONCE = 100  # jobs of a bot, in one commit
 
 
 def answer_within(settings: QueueSettings) -> timedelta:
-    """Return how long the store may take to answer a statement about a lease: a later answer is of no use."""
+    """Return how long the store may take to answer a statement about a lease: a later response is of no use."""
     return settings.lease * ANSWER_PART
 
 

@@ -35,7 +35,7 @@ class Turn(Struct, frozen=True):
 
     @classmethod
     def of(cls, request: LeaseRequest, limit: int, ttl: timedelta, moves: Sequence[Move]) -> "Turn":
-        """Return a turn whose leases last as long as the holder's do: a bot's have a term of their own."""
+        """Return a turn whose leases last as long as the holder's do: a bot's have their own term."""
         return cls(request, limit, request.lock_ttl or ttl, moves)
 
     def more(self, granted: int) -> "Turn":

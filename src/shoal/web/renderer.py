@@ -57,7 +57,7 @@ class RenderedPage(Struct, kw_only=True):
 
 
 class RenderAnswer(Struct, kw_only=True):
-    """The answer of the render service: the page, or why it could not be rendered."""
+    """The response of the render service: the page, or why it could not be rendered."""
 
     page: Annotated[RenderedPage | None, describe("The page; null if it could not be rendered.")] = None
     failure: Annotated[Failure | None, describe("Why it could not be rendered.")] = None

@@ -1,4 +1,4 @@
-"""In the worker: crawls and analyses, each in a child of its own, which is reused for the next job."""
+"""In the worker: crawls and analyses, each in its own child, which is reused for the next job."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -87,7 +87,7 @@ class WorkerStatus:
 
 
 class Worker:
-    """One node. `heartbeat_queue` is the queue on a connection of its own; without it, heartbeats share the
+    """One node. `heartbeat_queue` is the queue on its own connection; without it, heartbeats share the
     context's."""
 
     def __init__(

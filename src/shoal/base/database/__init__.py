@@ -98,7 +98,7 @@ class Database(Protocol):
         ...
 
     async def once(self, work: Work[T], *, within: timedelta) -> T:
-        """Run `work`, which is a single statement, as a commit of its own: nothing else is sent to the store, so only
+        """Run `work`, which is a single statement, as its own commit: nothing else is sent to the store, so only
         this deadline shows that its connection has fallen silent."""
         ...
 

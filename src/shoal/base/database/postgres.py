@@ -1,7 +1,8 @@
 """The database contract on PostgreSQL: connection pool, deadlines, error translation.
 
-The server ends statements that take too long, but it cannot end one whose answer is lost on the way: a connection that
-a router or a proxy has forgotten stays open, and silent. So each statement also has a deadline here (decision 0049).
+The server ends statements that take too long, but it cannot end one whose response is lost on the way: a connection
+that a router or a proxy has forgotten stays open, and silent. So each statement also has a deadline here (decision
+0049).
 """
 
 import asyncio
@@ -72,7 +73,7 @@ SILENT_SECONDS = 2.0  # without an answer for so long, a connection counts as si
 
 
 class AnswerWatch:
-    """Ends a connection whose answer is overdue, which fails whatever waits for it. The driver's own timeouts would
+    """Ends a connection whose response is overdue, which fails whatever waits for it. The driver's own timeouts would
     first cancel the statement, and then wait for the same connection to confirm it."""
 
     __slots__ = ("_connection", "_loop", "_since", "_timer", "expired")
@@ -90,7 +91,7 @@ class AnswerWatch:
         return self._loop.time() - self._since
 
     def expect(self, seconds: float) -> None:
-        """Start to wait for the next answer."""
+        """Start to wait for the next response."""
         self._timer.cancel()
         self._since = self._loop.time()
         self._timer = self._loop.call_later(seconds, self._on_time)
@@ -301,7 +302,7 @@ class PostgresDatabase:
         self._connections.pop(pid, None)
 
     def _seconds(self, within: timedelta | None) -> float:
-        """Return the deadline of a statement: not less than that of a first answer, because on a network that is only
+        """Return the deadline of a statement: not less than that of a first response, because on a network that is only
         slow, a new connection takes even longer."""
         seconds = self._statement_seconds if within is None else within.total_seconds()
         return min(max(seconds, self._timeout), self._statement_seconds)
@@ -345,7 +346,7 @@ class PostgresDatabase:
             raise cancelled from None
 
     async def _end_silent_connections(self) -> None:
-        """End the connections in use whose answers are lost: the server says on another connection that it is not
+        """End the connections in use whose responses are lost: the server says on another connection that it is not
         working for them. Otherwise they would be in use for as long as a statement may take."""
         now = asyncio.get_running_loop().time()
         overdue = {pid: watch for pid, watch in self._busy.items() if watch.waited_seconds >= self._timeout}

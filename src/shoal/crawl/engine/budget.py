@@ -46,7 +46,7 @@ class Budget:
         self._config, self._limited = config, config.has_budget
 
     def reported(self) -> None:
-        """Mark what was counted so far as part of the commit that starts; its answer includes it in the sum."""
+        """Mark what was counted so far as part of the commit that starts; its response includes it in the sum."""
         self._sent_pages, self._sent_bytes = self._pages, self._bytes
 
     def held_back(self, pages: list[Settled]) -> None:

@@ -124,7 +124,7 @@ class PageReader:
     def redirect(self, task: FrontierTask, fetched: Fetched, batch: WalkerBatch) -> Settled:
         """Judge the target of a redirect like a link. If it may be fetched, the task continues there.
 
-        Otherwise the task ends here, and the target gets a fate of its own. Targets of seeds are always in scope.
+        Otherwise the task ends here, and the target gets its own fate. Targets of seeds are always in scope.
         """
         page = self._page(task, fetched)
         url, target = Url(fetched.final_url), self.urls.canonical(fetched.final_url)

@@ -101,7 +101,7 @@ class LanesRestored(Signal, frozen=True, kw_only=True):
 
 
 class LaneServer:
-    """Calls to the lanes of one store. Units of work on SQLite run on a thread of their own, so it may be called from
+    """Calls to the lanes of one store. Units of work on SQLite run on their own thread, so it may be called from
     several threads."""
 
     def __init__(self, client: RedisClient, clock: Clock, signals: Signals) -> None:

@@ -58,8 +58,8 @@ class CrawlError(Resource, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """What a person may do with a resource: the label of its button, the sentence after it, and for one that is
-    confirmed first, the question and what it leads to. `message` marks these texts, so they are translated."""
+    """An action on a resource: the label of its button, the sentence after it and, if it must be confirmed first, the
+    question and the consequence. `message` marks these texts, so they are translated."""
 
     label: str
     done: str = ""
