@@ -127,7 +127,7 @@ def resume(options: CommandOptions) -> int:
 @with_command_options
 @_reason
 def drain(options: CommandOptions, reason: str) -> int:
-    """Return crawls and analyses, finish page jobs, and lease no more jobs. The drain also applies after a restart."""
+    """Finish page jobs, return other jobs, and lease no more. The drain also applies after a restart."""
     return _send(options, {"command": "drain", "reason": reason})
 
 
@@ -135,7 +135,7 @@ def drain(options: CommandOptions, reason: str) -> int:
 @with_command_options
 @_reason
 def restart_browser(options: CommandOptions, reason: str) -> int:
-    """Return page jobs in browsers to the queue, then restart the browsers."""
+    """Requeue jobs in the browsers, then restart the browsers."""
     return _send(options, {"command": "restart_browser", "reason": reason})
 
 

@@ -63,7 +63,7 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
         message("{count} failed URLs will be retried"),
     ),
     "walker_began": (message("A worker joined"),),
-    "walker_given_up": (message("Failed for good: {error}"),),
+    "walker_given_up": (message("Failed permanently: {error}"),),
     "walker_handed_back": (message("Returned to the queue, waiting for a worker ({reason})"),),
     "walker_retried": (message("Failed, retrying in {retry_in_seconds} s: {error}"),),
     "worker_lost": (message("Worker lost, waiting for another: {error}"),),
