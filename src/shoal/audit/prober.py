@@ -50,7 +50,7 @@ class Prober:
     async def probe(self, urls: Sequence[str], within: timedelta, progress: Progress) -> dict[str, ProbeAnswer]:
         """Return what URLs answer; `status` is None where robots.txt forbids it or no response came.
 
-        A URL has no response if the time was over before. `progress` is called regularly; if it raises, everything is
+        A URL has no response if the time ran out. `progress` is called regularly; if it raises, everything is
         stopped.
         """
         return await self._ask_hosts(self._ask, urls, within, progress)
@@ -58,7 +58,7 @@ class Prober:
     async def check(self, urls: Sequence[str], within: timedelta, progress: Progress) -> dict[str, ProbeAnswer]:
         """Return where URLs lead: with HEAD, and again with GET if that fails; redirects are followed.
 
-        A URL has no response if the time was over before, if robots.txt or the address rule forbids it, or if the
+        A URL has no response if the time ran out, if robots.txt or the address rule forbids it, or if the
         server refuses us. `progress` is called regularly; if it raises, everything is stopped.
         """
         return await self._ask_hosts(self._check, urls, within, progress)

@@ -312,7 +312,7 @@ class SiteUrls:
 
 
 class Unanswered(TypedDict):
-    """What an analyzer asked for in vain: URLs, and paths of hosts."""
+    """Requests of an analyzer that got no response: URLs, and paths of hosts."""
 
     targets: int
     probes: int

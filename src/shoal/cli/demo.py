@@ -303,7 +303,7 @@ class Story:
             await self._app.clock.sleep(LOOK_SECONDS)
 
     async def _judged(self, crawl_id: str) -> None:
-        """Wait for the webhook to tell that an analysis has ended, and print what it found."""
+        """Wait until the webhook reports that an analysis has ended, and print its findings."""
         ended = await self._receiver.next("analysis.completed", crawl_id)
         analysis = await self._app.audit.analyses.get(ended["analysis_id"])
         if analysis.verdict is None:

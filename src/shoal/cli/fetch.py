@@ -126,7 +126,7 @@ def _lines(values: list[Any]) -> bytes:
 
 
 def _tell(page: Page, *, is_empty: bool) -> int:
-    """Tell what is wrong with a page; return the exit code."""
+    """Print what is wrong with a page; return the exit code."""
     if page.status is None:
         note(f"{page.url}: {_problem(page)}")
         return NothingCrawled(None, "").response.exit_code

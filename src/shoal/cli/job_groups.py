@@ -135,8 +135,8 @@ async def _created(
 @cursor_option
 @api_options
 def results(group_id: str, limit: int, cursor: str | None, target: ApiTarget, as_json: bool) -> None:
-    """Print the results of a job group. One JSON object per line, in the order in which the jobs ended; with the id of
-    a job, the result of each of its attempts."""
+    """Print the results of a job group. Writes one JSON object per line, in the order in which the jobs ended. With the
+    id of a job, it prints the result of each attempt."""
 
     async def look(api: ApiClient) -> tuple[list[Any], str | None]:
         if group_id.startswith("job_"):

@@ -72,8 +72,8 @@ def with_refusals(kept: Mapping[int, N], urls: Iterable[int], now: N, within: N)
 
 
 def concern_host(refusals: Mapping[int, object]) -> bool:
-    """Return whether recent refusals put their host on hold. One page that always answers 503 says nothing about other
-    pages; several of them within a minute do."""
+    """Return whether recent refusals put their host on hold. One page that always answers 503 says nothing about the
+    other pages of its host; several such pages within a minute do."""
     return len(refusals) >= ENOUGH
 
 

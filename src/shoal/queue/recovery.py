@@ -106,7 +106,7 @@ class Recovery:
         return await self._move_of_lost(tx, lost, GrantEnd.EXPIRED, f"the lease of {lost.lease_holder} expired")
 
     def _emit_lost(self, tx: Tx, lost: Sequence[LostJob]) -> None:
-        """Tell which bots lost leases, once this is committed."""
+        """Report which bots lost leases, once this is committed."""
         for bot, count in Counter(bot for job in lost if (bot := bot_of(job.lease_holder))).items():
             signal = BotLeasesLost(token=bot[0], bot_id=bot[1], count=count)
             tx.on_commit(partial(self._signals.emit, signal))

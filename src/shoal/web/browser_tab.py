@@ -494,8 +494,8 @@ def _cookie(url: str, cookie: Any) -> Params:
 
 
 def _quiet(told: object) -> tuple[float, float | None]:
-    """Return what the page told about its changes and timers. Its scripts can make it tell anything: then it is taken
-    for a page that does not change."""
+    """Return what the page reported about its changes and timers. Its scripts can falsify the report: an invalid one
+    counts as that of a page that does not change."""
     match told:
         case [int() | float() as unchanged, int() | float() | None as due]:
             return unchanged, due

@@ -291,8 +291,8 @@ class Worker:
         self._share_rate()
 
     def _share_rate(self) -> None:
-        """Divide the rate limit among the children that fetch pages. An idle page child is told the share that it would
-        have with a job: it leases one before we know."""
+        """Divide the rate limit among the children that fetch pages. An idle page child gets the share that it would
+        have with a job, because it leases jobs before we know."""
         if self._rate is not None:
             fetching = sum(pool.fetching for pool in self._pools)
             for pool in self._pools:

@@ -73,8 +73,8 @@ SILENT_SECONDS = 2.0  # without an answer for so long, a connection counts as si
 
 
 class AnswerWatch:
-    """Ends a connection whose response is overdue, which fails whatever waits for it. The driver's own timeouts would
-    first cancel the statement, and then wait for the same connection to confirm it."""
+    """Ends a connection whose response is overdue, so that everything that waits for it fails. The driver's own
+    timeouts would first cancel the statement, and then wait for the same connection to confirm it."""
 
     __slots__ = ("_connection", "_loop", "_since", "_timer", "expired")
 
@@ -360,8 +360,8 @@ class PostgresDatabase:
                     overdue[row["pid"]].end()
 
     async def _end_idle_connections(self) -> None:
-        """Let the pool replace the connections that nobody uses: if one fell silent, they probably did, too, and to
-        test them would take as long again."""
+        """Let the pool replace idle connections: if one is silent, the others probably are, too, and testing them would
+        take as long again."""
         for pid, connection in list(self._connections.items()):
             if pid not in self._busy:
                 connection.terminate()
@@ -580,7 +580,8 @@ class BorrowedPoolPostgres(PostgresDatabase):
         """Leave them to their deadlines: only the pool knows how to connect to its server."""
 
     async def _end_idle_connections(self) -> None:
-        """Let the pool replace all connections as soon as they are idle: it does not say which ones are."""
+        """Let the pool replace all connections as soon as they are idle, because it does not tell which ones are
+        idle."""
         await self._given.expire_connections()
 
     async def close(self) -> None:

@@ -202,7 +202,7 @@ class ResponseReader:
         bodies: "BodyRecorder | None",
         hands_on: bool = False,
     ) -> None:
-        """`hands_on`: whoever runs the walker gets each page with its response."""
+        """`hands_on`: the caller of the walker gets each page with its response."""
         self._pages = pages
         self._sitemaps = sitemaps
         self.batch = batch

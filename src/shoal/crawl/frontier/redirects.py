@@ -119,7 +119,7 @@ class AwaitedTargets:
             self._states |= {url: found.get(url) for url in urls}
 
     def _holder(self, url: Url) -> Url:
-        """Return the URL whose record tells what became of this one."""
+        """Return the URL whose record shows the fate of this one."""
         state = self._states[url]
         if state is None or state.via is None or state.chain is not None or url in self._pages:
             return url

@@ -1,4 +1,4 @@
-"""Tell outputs of Shoal's from other files, so that these are not replaced without a question."""
+"""Recognize Shoal's outputs, so that other files are not replaced without a question."""
 
 import csv
 import zlib
