@@ -12,5 +12,5 @@ RETURNING term;
 SELECT 1 FROM leader WHERE chore = :chore AND holder = :holder AND term = :term AND until >= shoal_now();
 
 -- name: give_up_lead
--- End the lead, so that another process can take over at once.
+-- End the lead, so that another process can take over immediately.
 UPDATE leader SET until = 0 WHERE chore = :chore AND holder = :holder AND term = :term;

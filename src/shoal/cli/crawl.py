@@ -381,7 +381,7 @@ class CrawlCommand:
     async def _tell(self, left_for: str | None = None) -> CrawlStatus:
         status = await self._app.crawls.get(self._crawl.id)
         if left_for is not None and status.crawl.state in WALKED:
-            # The store could not be updated: the crawl has no walker any more, and can be resumed at once.
+            # The store could not be updated: the crawl has no walker any more, and can be resumed immediately.
             status = replace(status, crawl=replace(status.crawl, state=CrawlState.PAUSED, state_reason=left_for))
         totals = summary(status, self._app.clock.monotonic() - self._began, self._target)
         totals |= self._rendering.told(is_rendering=self._crawl.config.render != "never")

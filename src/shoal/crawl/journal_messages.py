@@ -38,7 +38,7 @@ class JournalEntry(Struct, frozen=True):
 
 
 ALL_CRAWLED = "all URLs were crawled"  # what a drained crawl said of itself, quarantine or not
-MOST_DEPTHS = 50  # depths reported at once, one entry each
+MOST_DEPTHS = 50  # depths reported at the same time, one entry each
 WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "crawl_forced": (message("Stopping by force: workers that have not stopped after {grace_seconds} s are killed"),),
     "depth_finished": (message("Depth {depth} finished"),),

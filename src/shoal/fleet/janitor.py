@@ -10,7 +10,7 @@ from shoal.base.service import PassResult
 from shoal.fleet.node import MISSED, Node
 from shoal.fleet.nodes import BATCH, Nodes
 
-FEW = 3  # this many nodes may be lost at once without suspecting another cause
+FEW = 3  # this many nodes may be lost at the same time without suspecting another cause
 FORGET_EVERY_SECONDS = 60.0  # seconds
 
 

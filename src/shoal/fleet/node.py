@@ -100,7 +100,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_bytes: int = 0
     browsers: int = 0
     browser_pages: int = 0
-    browser_slots: int = 0  # pages in browsers at once
+    browser_slots: int = 0  # pages in browsers at the same time
     held_leases: tuple[tuple[str, int], ...] = ()  # job id and epoch
     recent_tasks: int = 0
     rate_limit: float = 0.0
@@ -284,7 +284,7 @@ class DispatchDecision:
     candidates: Sequence[DispatchCandidate] = ()
 
 
-MOST_RUNS = 1000  # at once on one node
+MOST_RUNS = 1000  # at the same time on one node
 MOST_PAGES = 10_000
 HIGHEST_RATE = 1_000_000.0  # pages per second
 LONGEST_REASON = 500

@@ -60,7 +60,7 @@ async def open(crawl_id: str, *, store: str | None = None) -> AsyncIterator[Page
         crawl = (await app.crawls.get(await app.crawls.whole_id(crawl_id))).crawl
         origin, last = origin_of(app, crawl, crawl.id), 0
         while rows := await app.database.read(
-            lambda tx: PageStore().after(tx, crawl.number, last, PAGES_AT_ONCE)  # noqa: B023 - awaited at once
+            lambda tx: PageStore().after(tx, crawl.number, last, PAGES_AT_ONCE)  # noqa: B023 - awaited here
         ):
             last = rows[-1][0]
             for part in _parts([CrawledPage(page) for _, page in rows]):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shoal.extract.content import Content
     from shoal.extract.links import Link
 
-MOST_BODIES: Final = 16_000_000  # bytes of stored bodies in memory at once, not counting those of pages in use
+MOST_BODIES: Final = 16_000_000  # bytes of stored bodies in memory at the same time, not counting those of pages in use
 
 
 class PageOrigin(Struct, frozen=True):

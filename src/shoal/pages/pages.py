@@ -64,7 +64,7 @@ class Pages:
         while True:
             start, room = number, limit - len(found)
             some, last = await self._database.read(
-                lambda tx: self._store.search(tx, crawl, start, room, which, SCAN)  # noqa: B023 - awaited at once
+                lambda tx: self._store.search(tx, crawl, start, room, which, SCAN)  # noqa: B023 - awaited here
             )
             found += some
             if len(found) >= limit:
@@ -83,7 +83,7 @@ class Pages:
         while True:
             start = number
             ranks, following = await self._database.read(
-                lambda tx: self._store.ranks(tx, crawl, start, which, SCAN)  # noqa: B023 - awaited at once
+                lambda tx: self._store.ranks(tx, crawl, start, which, SCAN)  # noqa: B023 - awaited here
             )
             best = await asyncio.to_thread(
                 lambda: nsmallest(last, chain(best, ((by(one), one.number) for one in ranks)))  # noqa: B023
@@ -139,7 +139,7 @@ class Pages:
         while wanted and self._clock.monotonic() < until:
             start = number
             blobs = await self._database.read(
-                lambda tx: self._store.links_after(tx, crawl, start, BLOBS)  # noqa: B023 - awaited at once
+                lambda tx: self._store.links_after(tx, crawl, start, BLOBS)  # noqa: B023 - awaited at the same time
             )
             for source, key in await asyncio.to_thread(_links_to, wanted, blobs):
                 if len(sources[key]) < most:
@@ -264,7 +264,7 @@ class PageComparer:
         while True:
             start = number
             batch = await self._database.read(
-                lambda tx: self._store.outlines_after(tx, crawl, start, BATCH)  # noqa: B023 - awaited at once
+                lambda tx: self._store.outlines_after(tx, crawl, start, BATCH)  # noqa: B023 - awaited at the same time
             )
             for page in batch:
                 yield page
@@ -359,7 +359,7 @@ class PageSummaries:
         while not summary.is_complete and self._clock.monotonic() <= until:
             after = summary.last
             facts = await self._database.read(
-                lambda tx: self._store.facts_after(tx, crawl, after, BATCH)  # noqa: B023 - awaited at once
+                lambda tx: self._store.facts_after(tx, crawl, after, BATCH)  # noqa: B023 - awaited at the same time
             )
             for page in facts:
                 if page.number > summary.last:  # another request may have continued meanwhile

@@ -22,7 +22,7 @@ from shoal.hosts.store import host_state
 from shoal.queue.job import LeaseRequest
 
 ROUNDS: Final = 5  # searches for hosts in one commit: hosts that yield no job must not hide others
-ROWS_OF_HOST: Final = 1_000  # taken at once
+ROWS_OF_HOST: Final = 1_000  # taken at the same time
 READY_AT_ONCE: Final = 1_000
 SAME_TIME_SECONDS: Final = 0.25  # jobs that start within this time are ordered by rank
 SPARE: Final = 4  # jobs read for each one that is wanted

@@ -25,7 +25,9 @@ from shoal.work.ipc import (
 )
 from shoal.work.worker_context import RecentTasks, WorkerContext
 
-RETRY_AFTER = timedelta(seconds=1)  # before the next child after one that could not start, or the next try to hand back
+RETRY_AFTER = timedelta(
+    seconds=1
+)  # before the next child after one that could not start, or the next try to return a job
 ROLE = "runs"
 FETCHING = "crawl"  # the kind of runs that fetch pages
 
@@ -71,7 +73,7 @@ class RunChildren:
         self._is_leasing = False  # a lease request is under way
         self._paused = False
         self._hand_back_excess = False  # instead of letting jobs beyond the concurrency finish
-        self._hand_back: str | None = None  # why jobs leased from now on are handed back at once
+        self._hand_back: str | None = None  # why jobs leased from now on are handed back immediately
         self._stopping = False
 
     @property

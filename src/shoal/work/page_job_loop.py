@@ -38,11 +38,11 @@ class JobTask(PoolTask, Protocol):
 T = TypeVar("T", bound=JobTask)
 R = TypeVar("R")
 
-BATCH = 100  # results that are settled at once, however recent the last commit was
-BATCH_BYTES = 16_000_000  # of results that are settled at once, or one result; if more wait, no job starts
+BATCH = 100  # results that are settled immediately, however recent the last commit was
+BATCH_BYTES = 16_000_000  # of results that are settled together, or one result; if more wait, no job starts
 BATCH_SECONDS = 0.05  # the longest that a result waits for others while jobs are running
 AHEAD_LIMIT = 500  # jobs that may be held beyond the slots
-AHEAD_SECONDS = 2.0  # a job that could not start for this long is handed back: another worker may have a free slot
+AHEAD_SECONDS = 2.0  # a job that could not start for this long is returned: another worker may have a free slot
 LEARNED_PART = 0.1  # by which the last job changes the average duration
 STORE_RETRY_SECONDS = 0.5  # after a commit that did not reach the store
 LEAVE_SECONDS = 2.0  # for jobs that are running when it is time to leave
@@ -419,7 +419,7 @@ class PageJobLoop(Generic[T, R]):
         if not self._validity.holds() and self.held:
             return 0
         space = self._slots - self._occupied + min(AHEAD_LIMIT, 2 * self._batch)
-        if self._rate is not None:  # others would be handed back before they start
+        if self._rate is not None:  # others would be returned before they start
             space = min(space, max(1, int(AHEAD_SECONDS / 2 * self._rate.per_second)))
         # As many again may wait for their hosts, where they occupy no slot, if slots become free for them in time.
         again = space + self._occupied

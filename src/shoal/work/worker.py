@@ -58,8 +58,8 @@ class WorkerDisplaced(Signal, frozen=True, kw_only=True):
 
 class WorkerState(StrEnum):
     RUNNING = "running"  # leases jobs
-    PAUSED = "paused"  # leases nothing; jobs in hand continue
-    DRAINING = "draining"  # leases nothing; runs are handed back, page jobs finish
+    PAUSED = "paused"  # leases nothing; held jobs continue
+    DRAINING = "draining"  # leases nothing; runs are returned, page jobs finish
     DRAINED = "drained"  # leases nothing, and holds nothing
     STOPPING = "stopping"  # will exit
 

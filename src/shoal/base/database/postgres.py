@@ -394,7 +394,7 @@ class PostgresDatabase:
             try:
                 done = await work(cast(Tx, tx))
             except asyncio.CancelledError:
-                # A heartbeat has waited too long, and tries again at once: not on another silent connection. But a
+                # A heartbeat has waited too long, and tries again immediately: not on another silent connection. But a
                 # database that is merely far away needs the connections that are open: to open one takes longer.
                 if tx.watch.waited_seconds >= min(self._timeout * 0.9, SILENT_SECONDS):
                     await self._end_idle_connections()

@@ -14,7 +14,7 @@ from shoal.drivers.redis.lane_server import LaneServer, entries_of
 from shoal.queue.job import NODE, SHARED_LANE
 from shoal.queue.lanes import LaneRepair
 
-BATCHES = 5  # per pass: the store has other things to do, and a pass that is not done is followed by another at once
+BATCHES = 5  # per pass: the store has other things to do, and a pass that is not done is followed by another one
 FORGOTTEN_AFTER_SECONDS = (
     5.0  # seconds from a pop to the commit that leases what was popped; usually it takes milliseconds
 )
@@ -30,7 +30,7 @@ class LaneRepairs:
     def __init__(self, server: LaneServer) -> None:
         self._server = server
         self._cursor = START
-        self._fills = False  # all that follows the cursor is put back at once: the server was emptied
+        self._fills = False  # all that follows the cursor is put back immediately: the server was emptied
         self._host_cursor = 0
 
     async def run_once(self, tx: Tx) -> LaneRepair:

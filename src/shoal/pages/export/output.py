@@ -19,7 +19,7 @@ from shoal.pages.export.table import LINK_COLUMNS, PAGE_COLUMNS, Columns, PageTa
 from shoal.pages.page import Page
 
 STDOUT = "-"
-MOST_BODIES = 8_000_000  # compressed bytes in memory at once, not counting what is built from one page
+MOST_BODIES = 8_000_000  # compressed bytes in memory at the same time, not counting what is built from one page
 
 Bodies = Mapping[BodyLocation, bytes]
 
