@@ -1,6 +1,6 @@
 """The links of a crawl: which page links where, with the text of each link and the status of its target.
 
-Only crawls with the option `links`, which `analyze` sets, store URLs and texts. Of any other, the pages that link to a
+Only crawls with the option `links`, set by `analyze`, too, store URLs and texts. Of any other, the pages that link to a
 given URL are known, because each page has the keys of its targets.
 """
 

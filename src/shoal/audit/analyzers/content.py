@@ -215,7 +215,7 @@ class Duplicates:
 
 
 def nearest_of(prints: NDArray[np.uint64], sketches: Sequence[bytes], among: Ids) -> Near:
-    """Return those of these pages that have a near duplicate among them.
+    """Return the pages that have a near duplicate among the given pages.
 
     Each page is compared with its neighbours in four sorted orders, so the time is bounded whatever the site is; in a
     very dense cluster a pair may be missed, though not all pairs of a page. A fingerprint depends on the text that

@@ -15,8 +15,8 @@ LOOP, TOO_MANY = "redirect_loop", "too_many_redirects"
 
 
 async def end_elsewhere(frontier: FrontierStore, tx: Tx, crawl: int, redirects: list[Settled]) -> None:
-    """Decide about redirects whose targets other URLs have. If such a URL has a response, the redirect ends with its
-    own page; while it is open, or if it failed, both may be part of a loop, so the redirect waits."""
+    """Decide about redirects whose targets were requested by other URLs. If such a URL has a response, the redirect
+    ends with its own page; while it is open, or if it failed, both may be part of a loop, so the redirect waits."""
     targets = {done.onward.target for done in redirects if done.onward is not None}
     if not targets:
         return

@@ -108,8 +108,8 @@ class LaneRepairs:
         return restored
 
     async def _drop_idle_hosts(self, tx: Tx) -> None:
-        """Remove rows of hosts at which no job waits any more. Leases through Redis leave them behind, and one through
-        the database would look at all of them first."""
+        """Remove rows of hosts at which no job waits any more. Leases through Redis leave such rows behind, and a lease
+        through the database would have to examine all of them."""
         rows = await tx.all("job_hosts_after", number=self._host_cursor, limit=BATCH)
         self._host_cursor = rows[-1]["number"] if len(rows) == BATCH else 0
         if idle := [row["number"] for row in rows if not row["waits"]]:

@@ -17,7 +17,7 @@ NextLater = Annotated[str | None, describe("Cursor of what follows; null once no
 
 
 class Resource(Struct, kw_only=True):
-    """A response, or a part of one. Most are named after the value that they show."""
+    """A response, or a part of one. Most resources are named after the value that they show."""
 
     example: ClassVar[Any] = None  # the example of an endpoint that returns it
     open_fields: ClassVar[bool] = False  # whether it may be returned with further fields
