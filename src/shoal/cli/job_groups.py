@@ -73,7 +73,8 @@ FLAGS = {
 @click.option("--project", metavar="NAME", help="Project that the group belongs to.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Add this label. Repeatable.")
 @wait_option(
-    "Wait until all jobs have ended, and exit with 1 unless all succeeded; with a duration such as 10m, not longer."
+    "Wait until all jobs have ended, and exit with 1 unless all succeeded; with a duration such as 10m, at most that "
+    "long."
 )
 @click.option("--wait-timeout", "timeout_seconds", type=DURATION, metavar="D", hidden=True)
 @api_options
@@ -86,7 +87,8 @@ def add(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Create a page job for each URL. All are in one group, whose id is printed; more than 10,000 are in several."""
+    """Create a page job for each URL. All jobs are in one group, whose id is printed; more than 10,000 URLs become
+    several groups."""
     seeds = Seeds(urls, seeds_file)
     if not seeds:
         raise UsageError("No URL given", "pass URLs, or a file with --seeds")

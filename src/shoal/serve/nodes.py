@@ -23,7 +23,7 @@ class CommandForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A command. Only `config_update` takes values; omitted values stay unchanged."""
 
     command: Annotated[CommandName, describe("Command for the node.")]
-    reason: Annotated[str, describe("Why, for logs and `explain`.", max_length=LONGEST_REASON)] = ""
+    reason: Annotated[str, describe("Reason, for logs and `explain`.", max_length=LONGEST_REASON)] = ""
     max_concurrency: Annotated[int | None, describe("Crawls and analyses that it runs at the same time.")] = None
     page_slots: Annotated[int | None, describe("Page jobs that it runs at the same time.")] = None
     rate_limit: Annotated[float | None, describe("Maximum number of pages to fetch per second.")] = None

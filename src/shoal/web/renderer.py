@@ -124,7 +124,9 @@ class RenderRequest(Form, frozen=True, kw_only=True, forbid_unknown_fields=True)
     cookies: Annotated[
         list[RenderCookie], describe("Cookies to start with: {name, value, domain, path}.", max_length=200)
     ] = []
-    user_agent: Annotated[Agent | None, describe("User-Agent header; robots.txt is read as SHOAL_USER_AGENT.")] = None
+    user_agent: Annotated[
+        Agent | None, describe("User-Agent header; robots.txt rules are those for SHOAL_USER_AGENT.")
+    ] = None
     viewport: Annotated[Viewport, describe("Size of the window: {width, height}.")] = Viewport()
     screenshot: Annotated[bool, describe("Return a picture of the page as PNG, in base64.")] = False
     pdf: Annotated[bool, describe("Return the page as PDF, in base64.")] = False
