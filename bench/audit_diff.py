@@ -38,8 +38,7 @@ COLUMNS = (
 )
 ABOUT = (
     f"Of the pages, one in twenty is new, one in twenty is gone and one in ten has another title; {CODES} codes have "
-    f"{STORED} stored findings each, and half of them are new. All rows "
-    "are read."
+    f"{STORED} stored findings each, half of which are new. The diff is read to the end."
 )
 
 

@@ -33,8 +33,8 @@ VIEWERS = 50
 WATCH_SECONDS = 15.0
 REPS, SHORT_REPS = 11, 3
 ABOUT = (
-    "One controller on a SQLite file, without workers. Server time is that of a request on a kept connection, as a"
-    " client sees it."
+    "One controller on a SQLite file, without workers. Times are those of a request on an open connection, as a "
+    "client measures them."
 )
 LISTS = {
     "crawls": "/crawls",

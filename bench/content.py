@@ -20,9 +20,9 @@ from shoal.extract.main_text import main_text
 from shoal.extract.tree import Source
 
 ABOUT = (
-    "The text of the 181 articles of the article extraction benchmark of Scrapinghub, scored by its `evaluate.py`. F1, "
-    "precision and recall compare sequences of four words. CPU time for text and Markdown of a page, parsing included; "
-    "a row of another library is for one of them."
+    "The text of the 181 articles in Scrapinghub's article extraction benchmark, scored by its `evaluate.py`. F1, "
+    "precision and recall compare sequences of four words. Times are CPU time per page, parsing included: for text "
+    "and Markdown together in Shoal's rows, and for one of the two in the rows of other libraries."
 )
 URL = "http://example.org/article"
 BOOTSTRAPS = 100

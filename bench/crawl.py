@@ -117,7 +117,7 @@ def tell_comparison(report: Report, results: list[dict[str, Any]], missing: list
         cells: list[Cell] = [result["name"], result["cpu_ms"], ratio(result["cpu_ms"], mine), result["pps"]]
         table.rows.append([*cells, result["rss_mb"], result["pages"], result["records"], result["private"]])
     ratios = [f"{result['name']} {result['cpu_ms'] / mine:.1f}" for result in results if result["name"] != "shoal"]
-    table.notes.append(f"CPU per page, others / Shoal: {', '.join(ratios)}.")
+    table.notes.append(f"CPU per page as a multiple of Shoal's: {', '.join(ratios)}.")
     if missing:
         table.notes.append(f"Not installed here: {', '.join(missing)}.")
 
@@ -181,7 +181,9 @@ def on_two_cores(report: Report, pages: int, concurrency: int, reps: int) -> Non
         cells: list[Cell] = [count, count, best.speed, ratio(best.speed, by[1].speed), best.cpu_ms, best.megabytes]
         table.rows.append([*cells, best.records])
     if len(cores()) < 3:
-        table.notes.append("With two cores in all, the web servers run on one that the crawler uses too.")
+        table.notes.append(
+            "This machine has only two cores, so in the second row the web servers share a core with the crawler."
+        )
 
 
 def middle(runs: list[Run], by: Callable[[Run], float]) -> Run:

@@ -35,10 +35,11 @@ FIRST_SECONDS = 4  # not counted, because robots.txt has the first slot of every
 EXTEND_EVERY = 2.0
 PRIORITIES: dict[str, Callable[[int], int]] = {"equal": lambda host: 50, "by host": lambda host: host % 101}
 ABOUT = (
-    f"{POLICIES:,} due policies on {HOSTS} hosts, each of which is asked once a second, through the page slots of one "
-    "worker. A grant is a lease of a job: one that was released unused is one too many; the first page of a host has "
-    "two, because robots.txt had the slot of its first. Then commits that lease 50 jobs each, of many that wait on "
-    "many hosts, with priorities that differ by host."
+    f"{POLICIES:,} due policies on {HOSTS} hosts, which run through the page slots of one worker, with one request "
+    "per second to each host. A grant is one lease of a job. One grant per page is the ideal; more means that jobs "
+    "were leased and released without being run. The first page of each host needs two, because robots.txt used the "
+    "first slot. The second table measures commits that lease 50 jobs each, among many jobs on many hosts, with "
+    "priorities that differ by host."
 )
 
 

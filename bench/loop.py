@@ -14,8 +14,8 @@ from tests.support.requests_at_limits import MeasuredRequest, measured_requests
 from tests.support.servers import Servers
 
 ABOUT = (
-    "One controller without workers. For each request, the longest callback of the event loop in CPU"
-    " time of its thread: for as long, no other request was served. The limit is 50 ms."
+    "One controller without workers. For each request, the table shows the longest callback of the event loop, in "
+    "CPU time of its thread. While a callback runs, no other request is served. The limit is 50 ms."
 )
 NODES = 500
 SLOWEST = 25

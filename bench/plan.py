@@ -41,9 +41,10 @@ PAIRS, FEW_PAIRS = {1: 2_000, 20: 20_000}, {1: 50, 20: 400}
 BOTS = (1, 16)  # concurrent bots: commits of several are flushed to disk together
 AT_ONCE = 1_000
 ABOUT = (
-    "A pass of the scheduler makes the jobs of every policy that is due, one in a hundred; an event is appended, "
-    "numbered, put into a webhook's queue and delivered to a receiver in this process; bots pull jobs over HTTP and "
-    "push their results, as many at a time as the batch says. CPU is of this process, client and receiver included."
+    "A pass of the scheduler creates the jobs of all due policies, one policy in a hundred. Each event is appended, "
+    "numbered, put into a webhook's queue and delivered to a receiver in this process. Bots pull jobs over HTTP and "
+    "push their results; the batch is the number of jobs in one request. CPU time is that of this process, which "
+    "includes the client and the receiver."
 )
 
 

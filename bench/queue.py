@@ -293,5 +293,7 @@ def beside(folder: Path, short: bool) -> Table:
     lines = [line.strip("| \n").split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
     table = Table("Compared with other queues", lines[0] if lines else [])
     table.rows += [list(line) for line in lines[1:]]
-    table.notes.append("PostgreSQL waits for the disk; the Redis of the others keeps nothing on it.")
+    table.notes.append(
+        "PostgreSQL waits until the disk has each commit; the Redis servers of the other queues store nothing on disk."
+    )
     return table

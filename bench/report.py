@@ -20,9 +20,9 @@ Cell = str | int | float | None
 
 INTRODUCTION = """# Benchmarks
 
-Made by `make bench T="NAME --write"`; changes made here are lost. CPU is user and system time of the whole process
-tree. Times differ from machine to machine and from minute to minute: compare only ratios inside one
-table, and treat those below two as noise.
+This page is written by `make bench T="NAME --write"`; do not edit it by hand. CPU is user and system time of the
+whole process tree. Times differ from machine to machine and from minute to minute: compare only ratios within one
+table, and treat ratios below two as noise.
 """
 
 

@@ -15,9 +15,9 @@ from bench.report import Report
 FORMATS = (["json"], ["html"], ["text"], ["markdown"], ["links"], ["markdown", "html", "text", "links", "json"])
 ABOUT = (
     "A controller with a worker (`serve --workers 1`) on a SQLite file, and a page of 26 KB with 60 links on the same "
-    "machine, requested again and again. The milliseconds above the fetch are those of the whole "
-    "request without `duration_ms` of the page record. There is no delay between requests to a host "
-    "(`SHOAL_PAGE_SPEED=max`): by default it is a second, for hosts of this machine, too."
+    "machine, requested again and again. The time above the fetch is the time of the whole request minus "
+    "`duration_ms` in the page record. There is no delay between requests to a host (`SHOAL_PAGE_SPEED=max`); the "
+    "default is one second, even for hosts on this machine."
 )
 
 

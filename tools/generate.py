@@ -134,7 +134,10 @@ def _setting_row(entry: Setting) -> str:
 
 def _speed_table() -> list[str]:
     rows = [_row(f"`{name}`", connections or "all", show(delay)) for name, (connections, delay) in SPEEDS.items()]
-    head = "Speed profiles, within `MAX_CONCURRENT_CURL`; if that is set, it replaces the connections, not the delay:"
+    head = (
+        "Speed profiles. `MAX_CONCURRENT_CURL` limits their connections; if it is set explicitly, it replaces the "
+        "number of connections, but not the delay:"
+    )
     return ["", head, "", "| speed | connections per host | delay |", "|---|---|---|", *rows]
 
 
@@ -220,7 +223,7 @@ def findings_page() -> str:
         NOTICE.format("src/shoal/audit/codes.py` and `src/shoal/audit/metrics.py"),
         "",
         "What the built-in analyzers report ([guide](../guides/audit-a-site.md)). Codes are permanent. Each code is",
-        "also a metric for gates: the number of findings with that code. Those of plug-ins are named `analyzer.code`.",
+        "also a metric for gates: the number of findings with that code. Codes of plug-ins are named `analyzer.code`.",
         "",
         "## Metrics",
         "",

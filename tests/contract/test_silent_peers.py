@@ -66,7 +66,7 @@ async def test_a_connection_to_redis_that_falls_silent_is_replaced(
             await client.command("PING")
             proxy.fall_silent()
             async with asyncio.timeout(BOUND):
-                with pytest.raises(BackendUnavailable, match="did not answer in time"):
+                with pytest.raises(BackendUnavailable, match="did not respond in time"):
                     await client.command("PING")
                 assert await client.command("PING") in (True, b"PONG")
             await client.close()

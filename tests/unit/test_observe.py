@@ -131,7 +131,7 @@ def test_a_signal_becomes_a_line_in_the_words_of_its_case() -> None:
     logs_to(stream).listen(JobMoved())
     found = json.loads(stream.getvalue())
     assert (found["level"], found["event"]) == ("error", "job_moved")
-    assert found["msg"] == "crawl job failed for good: it broke"
+    assert found["msg"] == "crawl job failed permanently: it broke"
     assert found["crawl_id"] == found["correlation_id"] == "crl_1"
     assert "run_id" not in found
     assert "reason" not in found

@@ -138,7 +138,7 @@ def test_a_running_crawl_is_stopped_after_a_question(visit: Visit, fleet: Fleet,
     page = visit.open(f"/crawls/{crawl_id}")
     page.get_by_role("button", name="Stop").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("Stop this crawl for good?")
+    expect(dialog).to_contain_text("Stop this crawl permanently?")
     dialog.get_by_role("button", name="Cancel").click()
     badge(page, "Not started")
     page.get_by_role("button", name="Stop").click()
@@ -271,7 +271,7 @@ def test_without_a_script_a_crawl_is_started_and_stopped_too(visit: Visit, fleet
     expect(page.locator("h1")).to_have_text(site.address)
     page.goto(f"{visit.address}/crawls/{fleet.submit(site, start=False)}")
     page.get_by_role("button", name="Stop").click()
-    expect(page.locator("h1")).to_have_text("Stop this crawl for good?")
+    expect(page.locator("h1")).to_have_text("Stop this crawl permanently?")
     page.get_by_role("button", name="Stop").click()
     expect(page.locator(".badge")).to_have_text("Stopped")
 

@@ -142,7 +142,7 @@ async def test_a_bulk_action_changes_everything_that_matches_after_a_question(
     await visitor.get("/crawls")
     fields = {"action": "stop", "which": "matching", "q": "project:shop", "back": "/crawls?q=project:shop"}
     asked = await visitor.post("/crawls/actions", fields)
-    assert "Stop 3 crawls for good?" in asked.text
+    assert "Stop 3 crawls permanently?" in asked.text
     assert (await shop.app.crawls.get(chosen[0].id)).crawl.state == "queued"
     done = await visitor.post("/crawls/actions", fields | {"confirmed": "yes"})
     assert "3 crawls are being stopped." in done.text

@@ -80,7 +80,7 @@ class Connection(Protocol):
         ...
 
     def cut(self) -> None:
-        """Close it at once; it then calls `leave` itself."""
+        """Close it immediately; it then calls `leave` itself."""
         ...
 
 

@@ -58,7 +58,7 @@ class TokenStore:
 
     async def lock_admins(self, tx: Tx) -> list[TokenId]:
         """Return the valid tokens with the scope admin, locked until the transaction ends: if two admins revoke each
-        other's tokens at once, the second sees the first one's change."""
+        other's tokens at the same time, the second sees the first one's change."""
         return [TokenId(row["id"]) for row in await tx.all("lock_admin_tokens")]
 
     async def revoke(self, tx: Tx, token_id: str) -> bool:

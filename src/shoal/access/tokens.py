@@ -157,9 +157,9 @@ class Tokens:
         return await self._database.read(lambda tx: self._store.page_of(tx, before, limit))
 
     async def revoke(self, token_id: str, by: Caller, *, even_last: bool = False) -> Token:
-        """Revoke a token, here at once and on other controllers within a moment. Revoking it again changes nothing. The
-        last valid admin token is kept unless `even_last` is set. What it holds is released, also when this is repeated
-        because the store was away for a moment."""
+        """Revoke a token, on this controller immediately and on others within two seconds. Revoking it again changes
+        nothing. The last valid admin token is kept unless `even_last` is set. What it holds is released, also when this
+        is repeated because the store was away for a moment."""
 
         async def commit(tx: Tx) -> Token:
             admins = await self._store.lock_admins(tx)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 class App:
     """The objects of one process. Each is built at most once and shared by everything that uses it.
 
-    The queue and crawls, which every process needs, are built at once; the rest is built and imported on first use.
+    The queue and crawls, which every process needs, are built immediately; the rest is built and imported on first use.
     Other packages have one attribute each (`access`, `audit`, `events`, `fleet`, `page_jobs`,
     `plan`) that holds their objects.
     """

@@ -65,7 +65,7 @@ class Chores:
 
     def worker_presence(self, is_leasing: Callable[[], bool]) -> Service:
         """Return the service of a process with workers that notes in the store that one of them leases jobs. It begins
-        at once: somebody may be waiting for it."""
+        immediately: somebody may be waiting for it."""
         service = self._service(WorkerPresence(self._app.database, is_leasing), NOTE_EVERY)
         service.nudge()
         return service

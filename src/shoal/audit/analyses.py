@@ -187,7 +187,7 @@ class Analyses:
         return await self._database.read(lambda tx: self.store.counts(tx, analysis))
 
     async def commit_status(self, analysis_id: str) -> CommitStatus | None:
-        """Return what the commit of an analysis shows; None if it has none, or has not started."""
+        """Return the commit status of an analysis; None if it has no commit, or has not started."""
         return await self._database.read(lambda tx: self._statuses.get(tx, analysis_id))
 
     async def outcomes(self, analysis_id: str) -> list[AnalyzerOutcome]:

@@ -80,5 +80,5 @@ class Analyzer(Protocol):
     def needs(self) -> Needs: ...
 
     def analyze(self, site: "Site") -> Iterable[Found]:
-        """Yield findings. Runs in a thread of its own, once per analysis."""
+        """Yield findings. Runs in its own thread, once per analysis."""
         ...

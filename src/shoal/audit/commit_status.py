@@ -136,7 +136,7 @@ class CommitStatusFailed(Signal, frozen=True, kw_only=True):
 
 
 class CommitStatusPublisher:
-    """Several publishers may run at once: a status that one has taken is left alone by the others."""
+    """Several publishers may run at the same time: a status that one has taken is left alone by the others."""
 
     name = "commit-status-publisher"
 

@@ -151,7 +151,7 @@ class CrawlDiff:
         self._before, self._after = crawls
         self._pairs = pairs
         self.summary = summary
-        """Complete once all rows have been read; the numbers of pages are known at once."""
+        """Complete once all rows have been read; the numbers of pages are known immediately."""
 
     async def rows(self) -> AsyncIterator[list[DiffRow]]:
         """Yield all differences in batches: pages added, removed, changed, then findings by code."""
@@ -281,7 +281,7 @@ def _field_changes(before: Sequence[Any], after: Sequence[Any]) -> list[DiffRow]
 
 
 class CrawlDiffs:
-    """Makes diffs. Only one diff at a time reads the pages of its crawls, because two at once would both be slower."""
+    """Makes diffs. Only one diff at a time reads the pages of its crawls, because two would both be slower."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -93,7 +93,8 @@ class AnalyzerOutcome:
 
     @property
     def missing(self) -> str | None:
-        """Why its findings are missing, as the end of a sentence about it; None if they are not."""
+        """The reason why its findings are missing, as the end of a sentence about the analyzer; None if they are not
+        missing."""
         if self.error is not None:
             return f"failed ({self.error})"
         return None if self.skipped is None else f"was skipped ({self.skipped})"

@@ -85,7 +85,7 @@ class Gate(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     raw: ClassVar = frozenset({"rules"})
 
     def checked(self) -> "Gate":
-        """Return the gate if its rules can all hold at once."""
+        """Return the gate if its rules can all hold at the same time."""
         if not self.rules and not self.fail:
             raise InvalidInput(
                 "rules", "are missing, so the gate would judge nothing", "add a rule, or finding codes to `fail`"

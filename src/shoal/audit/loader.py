@@ -86,7 +86,7 @@ class SiteLoader:
         return site
 
     async def _ask(self, site: Site, analyzers: Sequence[Analyzer], progress: Progress) -> None:
-        """Ask for the URLs that analyzers want to know about, and count what they asked for in vain."""
+        """Request the URLs that analyzers need, and count those that did not respond."""
         wanted: dict[str, dict[str, None]] = {analyzer.name: {} for analyzer in analyzers}
         for analyzer in analyzers:
             try:

@@ -50,7 +50,7 @@ class Prober:
     async def probe(self, urls: Sequence[str], within: timedelta, progress: Progress) -> dict[str, ProbeAnswer]:
         """Return what URLs answer; `status` is None where robots.txt forbids it or no response came.
 
-        A URL has no answer if the time was over before. `progress` is called regularly; if it raises, everything is
+        A URL has no response if the time ran out. `progress` is called regularly; if it raises, everything is
         stopped.
         """
         return await self._ask_hosts(self._ask, urls, within, progress)
@@ -58,15 +58,15 @@ class Prober:
     async def check(self, urls: Sequence[str], within: timedelta, progress: Progress) -> dict[str, ProbeAnswer]:
         """Return where URLs lead: with HEAD, and again with GET if that fails; redirects are followed.
 
-        A URL has no answer if the time was over before, if robots.txt or the address rule forbids it, or if the server
-        refuses us. `progress` is called regularly; if it raises, everything is stopped.
+        A URL has no response if the time ran out, if robots.txt or the address rule forbids it, or if the
+        server refuses us. `progress` is called regularly; if it raises, everything is stopped.
         """
         return await self._ask_hosts(self._check, urls, within, progress)
 
     async def _ask_hosts(
         self, ask: _Ask, urls: Sequence[str], within: timedelta, progress: Progress
     ) -> dict[str, ProbeAnswer]:
-        """Ask several hosts at once, each for one URL after another, until the time is over."""
+        """Ask several hosts at the same time, each for one URL after another, until the time is over."""
         answers: dict[str, ProbeAnswer] = {}
         hosts: dict[str, list[Url]] = {}
         for url in urls:
@@ -101,7 +101,7 @@ class Prober:
         return None if answer is None or answer.status in REFUSALS else answer
 
     async def _follow(self, url: Url, method: str) -> ProbeAnswer | None:
-        """Return the last answer of a chain of redirects; None if one of its requests must not be sent."""
+        """Return the last response of a chain of redirects; None if one of its requests must not be sent."""
         target = url
         for hops in range(MOST_REDIRECTS + 1):
             response = await self._request(target, method)

@@ -1,8 +1,8 @@
 """Runs a command with limits, and ends everything that it started: `process_guard.py PARENT MEMORY FILE COMMAND…`.
 
-It does so when the command ends, on SIGTERM, and when its parent is gone. A program of its own, because the worker's
-child has threads, in which Python must not run code between fork and exec; and because a killed child could not end
-what it started.
+It does so when the command ends, on SIGTERM, and when its parent is gone. It is a separate program, because the
+worker's child has threads, in which Python must not run code between fork and exec; and because a killed child could
+not end what it started.
 """
 
 import contextlib

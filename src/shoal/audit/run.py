@@ -1,6 +1,6 @@
 """One attempt at an analysis, in a worker's child.
 
-Each analyzer's findings are stored in a commit of their own. A later attempt runs only the analyzers that failed or
+Each analyzer's findings are stored in a separate commit. A later attempt runs only the analyzers that failed or
 have not run yet. The last commit stores metrics and verdict and ends the attempt: the job is done, or it is retried or
 failed because of an analyzer that failed and is not optional. Every commit checks the fence, so a process that lost its
 lease changes nothing.
@@ -253,7 +253,7 @@ class AnalysisAttempt:
         return await self._context.database.read(read)
 
     async def _summarize(self, tx: Tx, analysis: Analysis, summary: Summary) -> None:
-        """Store the summary before findings, so that an attempt that goes on from them knows what was not checked."""
+        """Store the summary before findings, so that an attempt that continues from them knows what was not checked."""
         await self._context.analyses.lock(tx, analysis.id)
         await self._fence(tx)
         await self._context.analyses.store.summarize(tx, analysis, summary)

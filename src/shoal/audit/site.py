@@ -267,8 +267,8 @@ class SitemapRead:
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswer:
-    """The answer of a host to a probe. `status` is None if there was none; `error` may say why. `moved`: redirects led
-    to it."""
+    """The response of a host to a probe. `status` is None if there was none; `error` may say why. `moved`: redirects
+    led to it."""
 
     url: str
     status: int | None
@@ -288,7 +288,7 @@ class ProbeAnswer:
 
     @property
     def outcome(self) -> dict[str, Any]:
-        """The answer as evidence."""
+        """The response as evidence."""
         return {"error": self.error} if self.status is None else {"status": self.status}
 
 
@@ -312,7 +312,7 @@ class SiteUrls:
 
 
 class Unanswered(TypedDict):
-    """What an analyzer asked for in vain: URLs, and paths of hosts."""
+    """Requests of an analyzer that got no response: URLs, and paths of hosts."""
 
     targets: int
     probes: int

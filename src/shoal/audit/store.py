@@ -300,7 +300,7 @@ class CommitStatusStore:
     """The commit status of each analysis that has one: what a forge should show, and what it shows."""
 
     async def want(self, tx: Tx, analysis: Analysis, state: CommitState, description: str) -> None:
-        """Store the status that the commit of an analysis should show, due at once, in place of an earlier one."""
+        """Store the status that the commit of an analysis should show, due immediately, in place of an earlier one."""
         text = description.encode("utf-8", "replace").decode()
         await tx.execute("want_commit_status", analysis=analysis.number, state=state.value, description=text)
 
@@ -320,12 +320,13 @@ class CommitStatusStore:
         return await _with_attempt(tx, _status(row))
 
     async def published(self, tx: Tx, status: CommitStatus) -> None:
-        """Record that the forge shows a status that was taken. If another one is wanted by now, that is due at once."""
+        """Record that the forge shows a status that was taken. If another one is wanted by now, that is due
+        immediately."""
         await tx.execute("publish_commit_status", **_sent(status))
 
     async def failed(self, tx: Tx, status: CommitStatus, error: str, again: timedelta | None) -> None:
         """Record that a status that was taken could not be published, and when to try again (None: never). If another
-        one is wanted by now, that is due at once."""
+        one is wanted by now, that is due immediately."""
         wait = None if again is None else span(again)
         await tx.execute("fail_commit_status", **_sent(status), error=storable(error), again=wait)
 

@@ -68,7 +68,7 @@ class SystemClock:
 
 class FakeClock:
     """A clock that moves only when a test moves it. Sleepers wake in the order of their deadlines. Each instance counts
-    as a machine of its own."""
+    as its own machine."""
 
     _boots = itertools.count(1)
 

@@ -244,7 +244,7 @@ class TookTooLong(TimeError):
 
 
 class NoWorker(TimeError):
-    """No worker takes a job that somebody waits for."""
+    """No worker has taken the job that a caller waits for."""
 
     code = "no_worker"
 

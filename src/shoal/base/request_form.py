@@ -109,7 +109,7 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @classmethod
     def _read_at_once(cls, values: Mapping[str, Any], strict: bool) -> Self:
-        """Validate all values at once: many times as fast as field by field, but errors do not name the field."""
+        """Validate all values together: many times as fast as field by field, but errors do not name the field."""
         form = convert(values, cls, strict=strict)
         if _NUL in json.encode(form):  # every accepted value can be stored
             raise ValueError("contains a NUL character")

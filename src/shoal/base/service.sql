@@ -8,5 +8,5 @@ WHERE leader.holder = excluded.holder OR leader.until < shoal_now()
 RETURNING term;
 
 -- name: give_up_lead
--- End the lead, so that another process can take over at once.
+-- End the lead, so that another process can take over immediately.
 UPDATE leader SET until = 0 WHERE chore = :chore AND holder = :holder AND term = :term;

@@ -149,7 +149,7 @@ class SettingsSection:
 
 
 def kind_of(annotation: Any) -> SettingKind:
-    """Return the kind in an annotation; a `Literal` becomes a kind of its own."""
+    """Return the kind in an annotation; a `Literal` becomes its own kind."""
     for mark in getattr(annotation, "__metadata__", ()):
         if isinstance(mark, SettingKind):
             return mark

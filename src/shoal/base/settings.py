@@ -87,7 +87,7 @@ class DatabaseSettings(SettingsSection):
     connect_timeout: Duration = setting(
         "SHOAL_DATABASE_CONNECT_TIMEOUT",
         "5s",
-        "Timeout for connecting to the store, for a free connection, and for the first answer on one.",
+        "Timeout for connecting to the store, for getting a free connection, and for its first response.",
     )
     statement_timeout: Duration = setting(
         "SHOAL_DATABASE_TIMEOUT", "30s", "Timeout for one SQL statement, including lock waits."
@@ -126,13 +126,13 @@ class QueueSettings(SettingsSection):
     poll_every: Duration = setting(
         "SHOAL_QUEUE_POLL",
         "1s",
-        "Maximum interval between two polls of an idle worker; new jobs usually wake it at once.",
+        "Maximum interval between two polls of an idle worker; new jobs usually wake it immediately.",
     )
     job_attempts: Whole = setting(
         "WORKER_JOB_ATTEMPTS",
         2,
-        "Maximum number of attempts of a failing job; a worker's death does not count as one. If it is set on a "
-        "worker, it decides for the jobs that this worker runs, except those with a `max_retry` of their own.",
+        "Maximum number of attempts of a failing job; a worker's death does not count as one. A value set on a "
+        "worker applies to the jobs that this worker runs, except those with their own `max_retry`.",
         ge=1,
         le=100,
     )
@@ -164,7 +164,8 @@ class QueueSettings(SettingsSection):
     keep_finished: DurationOrInf = setting(
         "SHOAL_JOB_RETENTION",
         "7d",
-        "Retention of done and cancelled jobs, with history and results; those of a crawl are kept as long as it is.",
+        "Retention of done and cancelled jobs, with history and results; jobs of a crawl are kept as long as the "
+        "crawl.",
     )
     keep_dead: DurationOrInf = setting(
         "SHOAL_DEAD_RETENTION", "30d", "Retention of dead letters: jobs that failed or expired."
@@ -341,7 +342,7 @@ class BotSettings(SettingsSection):
     longest_lock: Duration = setting(
         "SHOAL_BOT_LONGEST_LOCK",
         "2h",
-        "Maximum time for which heartbeats keep a bot's job; a policy's `lock_ttl` that is longer counts instead.",
+        "Maximum time for which heartbeats keep a bot's job; a longer `lock_ttl` of the policy takes precedence.",
         ge=timedelta(seconds=5),
     )
     grace: Pause = setting(
@@ -526,7 +527,7 @@ class PlanSettings(SettingsSection):
     backlog: Whole = setting(
         "SHOAL_SCHEDULE_BACKLOG",
         "10000",
-        "Back-pressure limit: waiting page jobs per capability at which the scheduler creates no more.",
+        "Back-pressure limit: number of waiting page jobs per capability at which the scheduler creates no more.",
         ge=1,
         le=10_000_000,
     )
@@ -537,7 +538,7 @@ class PlanSettings(SettingsSection):
         shown="the built-in rules",
     )
     keep_signals: DurationOrInf = setting(
-        "SHOAL_SIGNAL_RETENTION", "7d", "Retention of priority signals after they ended."
+        "SHOAL_SIGNAL_RETENTION", "7d", "Retention of priority signals after their end."
     )
 
 
@@ -574,17 +575,17 @@ class RenderSettings(SettingsSection):
     url: HttpUrl = setting(
         "RENDERER_URL",
         "",
-        "URL of the render service; without one, processes that render start browsers of their own.",
+        "URL of the render service; without one, processes that render start their own browsers.",
         secret=True,
     )
     token: Text = setting(
-        "SHOAL_RENDERER_TOKEN", "", "Token of the render service: it requires it, and its clients send it.", secret=True
+        "SHOAL_RENDERER_TOKEN", "", "Token that the render service requires and its clients send.", secret=True
     )
     listen: Listen = setting(
         "SHOAL_RENDERER_LISTEN", ":3000", "Address on which `shoal renderer` listens; loopback only without a token."
     )
     pages: Whole = setting(
-        "SHOAL_RENDERER_PAGES", 5, "Number of pages that the render service renders at once.", ge=1, le=100
+        "SHOAL_RENDERER_PAGES", 5, "Number of pages that the render service renders at the same time.", ge=1, le=100
     )
     queue: Whole = setting(
         "SHOAL_RENDERER_QUEUE",
@@ -760,7 +761,8 @@ class FleetSettings(SettingsSection):
     shared_depth_max: Whole = setting(
         "SHOAL_SHARED_DEPTH_MAX",
         10_000,
-        "Back-pressure without nodes: waiting jobs in the shared lane at which no batches of jobs are accepted.",
+        "Back-pressure limit without nodes: number of waiting jobs in the shared lane at which batches of jobs are "
+        "refused.",
         ge=1,
         le=10_000_000,
     )

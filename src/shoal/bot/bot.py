@@ -1,4 +1,4 @@
-"""The bot: runs several jobs at once and renews each lease by heartbeats until its result is delivered."""
+"""The bot: runs several jobs at the same time and renews each lease by heartbeats until its result is delivered."""
 
 import asyncio
 import os
@@ -25,8 +25,8 @@ Tell = Callable[[str], None]
 
 
 class Bot:
-    """Pulls jobs, runs the handler, pushes results. Runs `concurrency` jobs at once; a pull waits `wait_seconds` for a
-    job. `fetcher` is created on first use, from the settings of this machine."""
+    """Pulls jobs, runs the handler, pushes results. Runs `concurrency` jobs at the same time; a pull waits
+    `wait_seconds` for a job. `fetcher` is created on first use, from the settings of this machine."""
 
     def __init__(
         self,
@@ -58,7 +58,8 @@ class Bot:
         self.done = 0  # delivered results
 
     def on_job(self, handler: Handler) -> Handler:
-        """Register the handler: its return value is the job's data, an exception the reason why the job failed."""
+        """Register the handler. Its return value is the job's data; if it raises an exception, the job fails with that
+        reason."""
         self._handler = handler
         return handler
 

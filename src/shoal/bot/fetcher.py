@@ -48,7 +48,7 @@ class BotPage:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A handler's return value if it wants to give more than the data."""
+    """A return value for handlers that report more than the data."""
 
     data: Any
     html_hash: str | None = None

@@ -237,7 +237,7 @@ ANALYSIS_FAILED = 13
     "--baseline", metavar="ID", help="Analysis or crawl to compare with; `previous`: the last analysis of the site."
 )
 @report_flags
-@click.option("--annotations", is_flag=True, help="Print findings as annotations of GitHub Actions.")
+@click.option("--annotations", is_flag=True, help="Print findings as GitHub Actions annotations.")
 @click.option(
     "--commit",
     metavar="COMMIT",

@@ -64,7 +64,7 @@ CRAWLS = "/api/v1/crawls"
     "--hold", is_flag=True, help="Store the crawl without starting it; start it with `shoal crawls start ID`."
 )
 @wait_option(
-    "Wait until the crawl ends or is paused, like `shoal crawls wait`; with a duration such as 10m, not longer."
+    "Wait until the crawl ends or is paused, like `shoal crawls wait`; with a duration such as 10m, at most that long."
 )
 @with_api_target
 @click.option(
@@ -263,7 +263,7 @@ def rm(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Remove a crawl that has ended. Its pages, URLs and stored bodies are removed with it."""
 
     async def remove(api: ApiClient) -> None:
-        """Repeat the request while the removal goes on."""
+        """Repeat the request while the removal continues."""
         path = at(CRAWL, crawl_id)
         removing = await api.delete(path)
         with suppress(NotFound):  # it was removed between two requests

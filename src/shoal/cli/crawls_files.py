@@ -275,8 +275,8 @@ CRAWL = "/api/v1/crawls/{}"
     "--status",
     multiple=True,
     metavar="S",
-    help="Export only pages with this status: 404, 4xx, or error; 301 and 3xx also find pages that were reached through"
-    " such a redirect. Of links, only those to such pages. Repeatable.",
+    help="Export only pages with this status: 404, 4xx, or error; 301 and 3xx also select pages that were reached "
+    "through such a redirect. Links are selected by the status of their target. Repeatable.",
 )
 @table_flags
 @api_options
@@ -290,8 +290,8 @@ def export(
     target: ApiTarget,
     as_json: bool,
 ) -> None:
-    """Write the pages of a crawl to files, and its links. A running crawl is exported as far as it is stored. WARC and
-    Markdown are written from stored bodies and need direct access to the store."""
+    """Write the pages or links of a crawl to files. If the crawl is running, only what is stored so far is written.
+    WARC and Markdown are written from stored bodies and need direct access to the store."""
     if not output and not links:
         raise UsageError("Nothing to write: give --output FILE, or --links FILE", 'see "shoal crawls export --help"')
     order = _Export(crawl_id, Outputs(output, links), ExportFilter(status), read_fields(fields), explode)

@@ -104,7 +104,7 @@ class DemoOptions:
     metavar="N",
     help="Run N worker processes that report to the control plane, instead of one worker inside the demo.",
 )
-@click.option("--fast", "is_fast", is_flag=True, help="Crawl as fast as possible, not at a pace that can be watched.")
+@click.option("--fast", "is_fast", is_flag=True, help="Crawl as fast as possible instead of slowly enough to watch.")
 @click.option(
     "--exit", "leaves", is_flag=True, help="Exit after the first crawl and its audit; do not wait for Ctrl-C."
 )
@@ -161,8 +161,8 @@ def _stop_cleanly() -> None:
 
 
 def _open_listener(listen: Address) -> socket.socket:
-    """Return a socket on the usual port, or on a free one if it is taken; listen at once, so that no other process gets
-    it."""
+    """Return a socket on the usual port, or on a free one if it is taken; listen immediately, so that no other process
+    gets it."""
     try:
         listener = open_socket(listen)
         listener.listen()
@@ -312,7 +312,7 @@ class Story:
             await self._app.clock.sleep(LOOK_SECONDS)
 
     async def _judged(self, crawl_id: str) -> None:
-        """Wait for the webhook to tell that an analysis has ended, and print what it found."""
+        """Wait until the webhook reports that an analysis has ended, and print its findings."""
         ended = await self._receiver.next("analysis.completed", crawl_id)
         analysis = await self._app.audit.analyses.get(ended["analysis_id"])
         if analysis.verdict is None:

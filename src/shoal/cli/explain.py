@@ -162,7 +162,7 @@ async def _rules_of(settings: Settings, egress: Egress, url: Url, agent: str, *,
 
 
 def facts(answer: RobotsResult) -> dict[str, Any]:
-    """Return the answer as a JSON object."""
+    """Return the response as a JSON object."""
     rules, rule = answer.rules, answer.decision.rule
     sitemaps = rules.sitemaps_at(origin(answer.url))
     return {

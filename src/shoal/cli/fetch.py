@@ -58,7 +58,7 @@ store_option = click.option(
 def fetch(url: str, form: FetchFormat, output: str, store: str | None, as_json: bool, **options: Any) -> int:
     """Fetch URL as a crawl would, and print its content. Nothing is stored.
 
-    Exit code 1: the server answered with an error (4xx, 5xx). Exit code 3: it did not answer.
+    Exit code 1: the server answered with an error (4xx, 5xx). Exit code 3: there is no page.
     """
     form = "json" if as_json else form
     given = given_values(options)
@@ -112,7 +112,7 @@ def _content(page: Page, form: FetchFormat) -> bytes:
 
 
 def _tell(page: Page, *, is_empty: bool) -> int:
-    """Tell what is wrong with a page; return the exit code."""
+    """Print what is wrong with a page; return the exit code."""
     if page.status is None:
         note(f"{page.url}: {_problem(page)}")
         return NothingCrawled(None, "").response.exit_code
@@ -166,7 +166,7 @@ def _prompt(names: dict[str, Any], banner: str) -> None:
 
 
 class _LoopThread:
-    """An event loop in a thread of its own, so that a prompt can call what is asynchronous."""
+    """An event loop in its own thread, so that a prompt can call what is asynchronous."""
 
     def __init__(self) -> None:
         self._begun: Future[asyncio.AbstractEventLoop] = Future()

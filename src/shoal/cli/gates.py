@@ -36,7 +36,7 @@ def list_gates(target: ApiTarget, as_json: bool) -> None:
 @click.argument("file", metavar="FILE")
 @api_options
 def set_gate(name: str, file: str, target: ApiTarget, as_json: bool) -> None:
-    """Create a gate from a TOML or JSON file, or replace it. Analyses that exist keep the rules that they had."""
+    """Create a gate from a TOML or JSON file, or replace it. Existing analyses keep their rules."""
     rules = parse_gate(read_file(file, "the rules of a gate").decode("utf-8", "replace"), Path(file).name)
     stored = run_on(target, lambda api: api.put(at(GATE, name), rules.plain()), existing=False)
     print_answer(stored, f"Stored {stored['name']}.", as_json=as_json)

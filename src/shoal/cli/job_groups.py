@@ -67,7 +67,8 @@ FLAGS = {
 @click.option("--project", metavar="NAME", help="Project that the group belongs to.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Add this label. Repeatable.")
 @wait_option(
-    "Wait until all jobs have ended, and exit with 1 unless all succeeded; with a duration such as 10m, not longer."
+    "Wait until all jobs have ended, and exit with 1 unless all succeeded; with a duration such as 10m, at most that "
+    "long."
 )
 @click.option("--wait-timeout", "timeout_seconds", type=DURATION, metavar="D", hidden=True)
 @api_options
@@ -80,7 +81,8 @@ def add(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Create a page job for each URL. All are in one group, whose id is printed; more than 10,000 are in several."""
+    """Create a page job for each URL. All jobs are in one group, whose id is printed; more than 10,000 URLs become
+    several groups."""
     seeds = Seeds(urls, seeds_file)
     if not seeds:
         raise UsageError("No URL given", "pass URLs, or a file with --seeds")
@@ -130,8 +132,8 @@ async def _created(
 @cursor_option
 @api_options
 def results(group_id: str, limit: int, cursor: str | None, target: ApiTarget, as_json: bool) -> None:
-    """Print the results of a job group. One JSON object per line, in the order in which the jobs ended; with the id of
-    a job, the result of each of its attempts."""
+    """Print the results of a job group. Writes one JSON object per line, in the order in which the jobs ended. With the
+    id of a job, it prints the result of each attempt."""
 
     async def look(api: ApiClient) -> tuple[list[Any], str | None]:
         if group_id.startswith("job_"):

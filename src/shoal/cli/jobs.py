@@ -86,7 +86,7 @@ def retry(
     target: ApiTarget,
     as_json: bool,
 ) -> None:
-    """Retry a dead letter, or all that match. The attempt count starts at zero."""
+    """Retry a dead letter, or all that match. Attempts are counted from zero again."""
     if (job_id is not None) == dead:
         raise UsageError("retry needs either a job id or --dead", "pass one of them")
     if job_id is not None:

@@ -36,7 +36,9 @@ NODE = f"{NODES}/{{}}"
 MOST = 10_000  # per list
 POLL_SECONDS = 0.25
 
-_reason = click.option("--reason", metavar="TEXT", default="", help="Why, for logs and `shoal explain node`.")
+_reason = click.option(
+    "--reason", metavar="TEXT", default="", help="Reason, shown in logs and by `shoal explain node`."
+)
 
 
 @click.group(cls=CommandGroup)
@@ -91,7 +93,7 @@ def sent_to_nodes(command: C) -> C:
 @sent_to_nodes
 @_reason
 def pause(reason: str) -> dict[str, Any]:
-    """Lease nothing more on a node; the jobs it holds continue. The pause also applies after a restart."""
+    """Stop leasing jobs on a node; the jobs it holds continue. The pause also applies after a restart."""
     return {"command": "pause", "reason": reason}
 
 
@@ -106,7 +108,7 @@ def resume() -> dict[str, Any]:
 @sent_to_nodes
 @_reason
 def drain(reason: str) -> dict[str, Any]:
-    """Return runs, finish page jobs, and lease nothing more. The drain also applies after a restart."""
+    """Finish page jobs, return other jobs, and lease no more. The drain also applies after a restart."""
     return {"command": "drain", "reason": reason}
 
 
@@ -114,7 +116,7 @@ def drain(reason: str) -> dict[str, Any]:
 @sent_to_nodes
 @_reason
 def restart_browser(reason: str) -> dict[str, Any]:
-    """Requeue rendered pages, then restart the browsers."""
+    """Requeue jobs in the browsers, then restart the browsers."""
     return {"command": "restart_browser", "reason": reason}
 
 

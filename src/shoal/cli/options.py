@@ -354,7 +354,7 @@ def change_flags(command: Command) -> Command:
 
 
 def changed_values(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the given flags by field; `none` removes a limit or a filter."""
+    """Return the values of the given flags, by field; the value `none` removes a limit or a filter."""
     given = {name: value for name, value in options.items() if value not in (None, ())}
     if not given:
         known = ", ".join(flag.name for flag in CHANGES.values())

@@ -268,7 +268,7 @@ def disable(policy_id: str, target: ApiTarget, as_json: bool) -> None:
 @click.option("--lasts", metavar="D", help="End the change after this long, such as 6h.  [default: 24h]")
 @api_options
 def boost(target: ApiTarget, as_json: bool, **given: Any) -> None:
-    """Raise or lower the priority of a URL or a label for a while. Jobs that exist keep theirs."""
+    """Raise or lower the priority of a URL or a label for a while. Existing jobs keep their priority."""
     form = {name: value for name, value in given.items() if value is not None}
     if ("url" in form) == ("label" in form):
         raise UsageError("A boost is for a URL or for a label", "give either --url or --label")

@@ -307,8 +307,8 @@ FASTER: dict[Speed, Speed] = {"slow": "normal", "normal": "fast", "fast": "max"}
 
 
 def first_line(crawl: Crawl, asked: CrawlConfig | None, settings: Settings) -> str:
-    """Say what is crawled, at which rate, why, and what changes it. `asked`: the options as they were given, without
-    defaults; None if the crawl is resumed."""
+    """Print what is crawled, at which rate, why, and which option changes the rate. `asked`: the options as they were
+    given, without defaults; None if the crawl is resumed."""
     if crawl.state is CrawlState.COMPLETED:
         return f"Crawl {crawl.id} is complete; its stored pages are read."
     seeds = crawl.config.seeds

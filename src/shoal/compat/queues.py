@@ -84,7 +84,7 @@ def urls_of(seeds: Iterable[str]) -> list[Url]:
 
 class DatabaseUrlQueueManager:
     """A queue for any number of tasks and processes. A URL from `next` belongs to its caller until `mark_completed`; if
-    the process dies first, it is handed out again. `db_pool` may also be an open Shoal database; neither is closed."""
+    the process dies first, it is returned again. `db_pool` may also be an open Shoal database; neither is closed."""
 
     def __init__(self, scan_id: str, db_pool: "asyncpg.Pool | SqlDatabase") -> None:
         self.scan_id = scan_id
@@ -122,7 +122,7 @@ class DatabaseUrlQueueManager:
             await (await self._opened()).settle(found)
 
     async def aclose(self) -> None:
-        """Put URLs that were handed out but not completed back into the queue, without waiting for their lease to
+        """Put URLs that were returned but not completed back into the queue, without waiting for their lease to
         expire."""
         if self._scan is not None:
             await self._scan.leave()
@@ -165,7 +165,7 @@ class NoRedisClient(StateConflict, AttributeError):
 
 class PersistentUrlQueueManager:
     """A queue that outlives its process. `next` returns a URL and settles the previous one; if this process dies, its
-    URL is handed out again. Shallow URLs come first; hosts alternate. New scans are kept in Redis if `REDIS_URL` is set
+    URL is returned again. Shallow URLs come first; hosts alternate. New scans are kept in Redis if `REDIS_URL` is set
     and `SHOAL_FRONTIER` is not.
 
     As a context manager it also settles the last URL, unless the block is left by an exception.
@@ -220,7 +220,7 @@ class PersistentUrlQueueManager:
         return added > 0
 
     def next(self) -> str:
-        """Return the next URL and settle the previous one for good. Raises IndexError if there is none."""
+        """Return the next URL and settle the previous one permanently. Raises IndexError if there is none."""
         self._check_open()
         url = self._scan.next_at_once() or self._call(self._scan.next(settling=True))
         if url is None:
@@ -254,7 +254,7 @@ class PersistentUrlQueueManager:
         self._call(self._scan.erase())
 
     def close(self) -> None:
-        """Release the scan. A URL that was not followed by another `next` is handed out again."""
+        """Release the scan. A URL that was not followed by another `next` is returned again."""
         self._end()
 
     def __enter__(self) -> Self:

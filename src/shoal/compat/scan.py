@@ -43,7 +43,7 @@ ENDED = TERMINAL | {CrawlState.STOPPING}
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """The number of waiting URLs, and of all URLs ever added. A URL that was handed out counts as processed until it is
+    """The number of waiting URLs, and of all URLs ever added. A URL that was returned counts as processed until it is
     returned."""
 
     queued: int = 0

@@ -168,7 +168,10 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
     concurrency: Annotated[
         Fetches | None,
-        describe("Concurrent requests, in all and per host; without a speed or delay, there is no delay between them."),
+        describe(
+            "Maximum number of concurrent requests, in total and per host; without a speed or delay, there is no "
+            "delay between them."
+        ),
     ] = None
     delay_seconds: Annotated[
         Pause | None, describe("Minimum delay between requests to one host; overrides the speed profile.")
@@ -183,7 +186,10 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
     headers: Annotated[
         dict[str, Text],
-        describe("Extra request headers; all except Accept… are sent to the origins of the seeds only."),
+        describe(
+            "Extra request headers; only Accept… headers are sent to all hosts, others just to the origins of the "
+            "seeds."
+        ),
     ] = {}
     cookies: Annotated[
         list[CrawlCookie],
@@ -214,7 +220,7 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         list[HookName], describe("Functions of installed packages to call with each page.", max_length=20)
     ] = []
     analyze: Annotated[bool, describe("Store the page details that analyses need, and analyze the crawl.")] = False
-    links: Annotated[bool, describe("Store URL, text and kind of every link; `analyze` sets it, too.")] = False
+    links: Annotated[bool, describe("Store URL, text and kind of every link; always on with `analyze`.")] = False
     gate: Annotated[Name | None, describe("Name of the gate that judges the analysis.")] = None
     baseline: Annotated[
         Name | None,
@@ -227,7 +233,7 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
     project: Annotated[Name, describe("Project that the crawl belongs to.")] = "default"
     labels: Annotated[
-        dict[Label, LabelText], describe("Labels as name and value, to find the crawl by.", max_length=64)
+        dict[Label, LabelText], describe("Labels, as names and values, for finding the crawl.", max_length=64)
     ] = {}
     workers: Annotated[int, describe("Number of walkers that share the frontier.", ge=1, le=64)] = 1
     priority: Annotated[Priority, describe("Priority from 0 to 100; higher runs first.")] = 50
@@ -337,12 +343,13 @@ class Counts(Struct, frozen=True):
 
     @property
     def unanswered(self) -> int:
-        """Errors without an answer: records of URLs that returned no HTTP response. Other errors are those of pages."""
+        """Errors without a response: records of URLs that returned no HTTP response. Other errors are those of
+        pages."""
         return self.responses["none"]
 
     @property
     def records(self) -> int:
-        """Records in outputs and in the iterator of the library: pages, and errors without an answer."""
+        """Records in outputs and in the iterator of the library: pages, and errors without a response."""
         return self.pages + self.unanswered
 
     @property

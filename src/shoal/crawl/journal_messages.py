@@ -38,7 +38,7 @@ class JournalEntry(Struct, frozen=True):
 
 
 ALL_CRAWLED = "all URLs were crawled"  # what a drained crawl said of itself, quarantine or not
-MOST_DEPTHS = 50  # depths reported at once, one entry each
+MOST_DEPTHS = 50  # depths reported at the same time, one entry each
 WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "crawl_forced": (message("Stopping by force: workers that have not stopped after {grace_seconds} s are killed"),),
     "depth_finished": (message("Depth {depth} finished"),),
@@ -63,7 +63,7 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
         message("{count} failed URLs will be retried"),
     ),
     "walker_began": (message("A worker joined"),),
-    "walker_given_up": (message("Failed for good: {error}"),),
+    "walker_given_up": (message("Failed permanently: {error}"),),
     "walker_handed_back": (message("Returned to the queue, waiting for a worker ({reason})"),),
     "walker_retried": (message("Failed, retrying in {retry_in_seconds} s: {error}"),),
     "worker_lost": (message("Worker lost, waiting for another: {error}"),),

@@ -1,6 +1,6 @@
 """The links of a crawl: which page links where, with the text of each link and the status of its target.
 
-Only crawls with the option `links`, which `analyze` sets, store URLs and texts. Of any other, the pages that link to a
+Only crawls with the option `links`, set by `analyze`, too, store URLs and texts. Of any other, the pages that link to a
 given URL are known, because each page has the keys of its targets.
 """
 
@@ -29,7 +29,7 @@ from shoal.pages.store import PageStore, TargetStatus
 PAGES: Final = 100  # that one query reads
 AT_ONCE: Final = 10  # pages whose links are in memory: each may have thousands
 BATCH: Final = 2_000  # links
-BLOBS: Final = 2_000  # pages whose keys are searched at once
+BLOBS: Final = 2_000  # pages whose keys are searched at the same time
 MOST_CACHED: Final = 100_000  # statuses
 FIX: Final = "run the crawl with --links FILE or with the option links"
 UNKNOWN: Final = TargetStatus()
@@ -269,7 +269,7 @@ class CrawlLinks:
             )
             hits = (await asyncio.to_thread(_links_to, key[0], blobs))[: limit - len(found)]
             urls = await self._database.read(
-                lambda tx: self._store.urls_of(tx, crawl, [source for _, source, _ in hits])  # noqa: B023 - awaited at once
+                lambda tx: self._store.urls_of(tx, crawl, [source for _, source, _ in hits])  # noqa: B023 - awaited here
             )
             links = [
                 (key, Link(urls[source], target, None, None, bool(flags & LinkFlag.NOFOLLOW), None, None, None))

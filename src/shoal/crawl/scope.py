@@ -218,8 +218,8 @@ def check_label(proxies: Proxies, config: CrawlConfig) -> None:
 
 
 def check_walkers(config: CrawlConfig, most: int) -> None:
-    """Raise if a crawl that renders has more walkers than pages that may be rendered at once: each renders at least
-    one."""
+    """Raise if a crawl that renders has more walkers than pages that may be rendered at the same time: each renders at
+    least one."""
     if config.render != "never" and config.workers > most:
         problem = f"is {config.workers}, but a crawl that renders has at most MAX_CONCURRENT_CHROME ({most}) walkers"
         raise InvalidInput("workers", problem, "use fewer walkers, or raise MAX_CONCURRENT_CHROME")

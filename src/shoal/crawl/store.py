@@ -247,7 +247,7 @@ class CrawlStore:
         ]
 
     async def change(self, tx: Tx, crawl_id: str, config: CrawlConfig) -> None:
-        """Change the crawl's options, with a change time of its own. Call under the crawl's lock."""
+        """Change the crawl's options, with its own change time. Call under the crawl's lock."""
         await tx.execute("change_crawl", id=crawl_id, config=config.text(), priority=config.priority)
 
 
@@ -278,8 +278,8 @@ class FrontierStore(Protocol):
     It stores neither pages nor the crawl's counters: calls return what they changed, and the caller stores the rest in
     the same transaction. A walker's calls run under its fence. All calls take batches.
 
-    The changes of a frontier that is kept outside the database (`Crawl.settles_apart`) are made at once, whether or not
-    the transaction commits, and its driver counts them itself. A walker then commits its pages first, counting only
+    The changes of a frontier that is kept outside the database (`Crawl.settles_apart`) are made immediately, whether or
+    not the transaction commits, and its driver counts them itself. A walker then commits its pages first, counting only
     those that were not stored yet, and settles after that: if it dies in between, the URLs are taken and fetched again.
     """
 

@@ -39,7 +39,7 @@ _FIXES: Final = (
 
 
 class UrlPatterns:
-    """A set of patterns that matches if any of them does. All of them are searched at once."""
+    """A set of patterns that matches if any of them does. All of them are searched together."""
 
     __slots__ = ("_ends", "_search", "_starts", "_texts", "_whole")
 

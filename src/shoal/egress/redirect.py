@@ -140,7 +140,7 @@ def endless(url: str) -> Failure:
 
 
 def circular(url: str) -> Failure:
-    """Return the failure for a chain that leads back to an earlier request of its own from this URL."""
+    """Return the failure for a chain that leads back to its own earlier request from this URL."""
     return _stopped("redirect_loop", url, "The redirects form a loop.")
 
 

@@ -56,7 +56,7 @@ class Resolver:
         self._pool = _Threads(THREADS)
 
     def resolve(self, host: str, done: Callable[[Answer], None]) -> None:
-        """Call `done` with the answer: immediately if it is cached, else from the event loop."""
+        """Call `done` with the response: immediately if it is cached, else from the event loop."""
         self._attach(asyncio.get_running_loop())
         known = self._known.get(host)
         if known is not None and known[0] > self._clock.monotonic():

@@ -28,7 +28,7 @@ LONGEST_HOLD = timedelta(hours=24)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of a receiver. `hold`: how long it asked to be sent nothing."""
+    """The response of a receiver. `hold`: how long it asked to be sent nothing."""
 
     status: int | None
     error: str | None  # None: it accepted the event
@@ -45,7 +45,7 @@ class Answer:
 
 
 class WebhookSender:
-    """Sends events through an egress of its own, which is opened with the first one."""
+    """Sends events through its own egress, which is opened with the first one."""
 
     def __init__(self, egress: Callable[[], Egress], clock: Clock) -> None:
         self._new_egress = egress
@@ -132,7 +132,7 @@ class _Batch:
 
 
 class Courier:
-    """Several couriers may run at once: a delivery that one has taken is left alone by the others."""
+    """Several couriers may run at the same time: a delivery that one has taken is left alone by the others."""
 
     name = "courier"
 

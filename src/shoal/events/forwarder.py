@@ -27,7 +27,7 @@ class EventsNumbered(Signal, frozen=True, kw_only=True):
 
 
 class Forwarder:
-    """Numbers events and queues them. Several may run at once: each step is one commit under a lock."""
+    """Numbers events and queues them. Several may run at the same time: each step is one commit under a lock."""
 
     name = "forwarder"
 

@@ -20,7 +20,7 @@ FROM unnest(:id::text[], :sequence::bigint[]) AS g (id, sequence) WHERE outbox.i
 SELECT * FROM webhook WHERE id = :id FOR UPDATE;
 
 -- name: put_deliveries
--- Add events to a webhook's queue, to be sent at once, including those that were in it before.
+-- Add events to a webhook's queue, to be sent immediately, including those that were in it before.
 -- batch: arrays
 INSERT INTO delivery (webhook, sequence, state, attempts, next_at)
 SELECT g.webhook, g.sequence, 'waiting', 0, shoal_now() FROM unnest(:webhook::text[], :sequence::bigint[]) AS g (webhook, sequence)

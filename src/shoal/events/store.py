@@ -144,7 +144,7 @@ class WebhookStore:
         return await tx.execute("remove_webhook", id=webhook_id) == 1
 
     async def put(self, tx: Tx, webhook_id: str, sequences: Sequence[int]) -> None:
-        """Put events into a webhook's queue, due at once, including those that were in it before."""
+        """Put events into a webhook's queue, due immediately, including those that were in it before."""
         await tx.many("put_deliveries", [{"webhook": webhook_id, "sequence": number} for number in sequences])
 
     async def hold(self, tx: Tx, webhook_id: str, wait: timedelta) -> None:

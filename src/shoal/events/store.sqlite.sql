@@ -16,7 +16,7 @@ UPDATE outbox SET sequence = :sequence WHERE id = :id;
 SELECT * FROM webhook WHERE id = :id;
 
 -- name: put_deliveries
--- Add events to a webhook's queue, to be sent at once, including those that were in it before.
+-- Add events to a webhook's queue, to be sent immediately, including those that were in it before.
 INSERT INTO delivery (webhook, sequence, state, attempts, next_at) VALUES (:webhook, :sequence, 'waiting', 0, shoal_now())
 ON CONFLICT (webhook, sequence) DO UPDATE SET state = 'waiting', attempts = 0, next_at = excluded.next_at, error = NULL;
 

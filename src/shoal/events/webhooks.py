@@ -233,7 +233,7 @@ class WebhookTester:
         self._clock = clock
 
     async def test(self, webhook_id: str, *, audit: AuditHook = no_audit) -> TestDelivery:
-        """Send a test event to a webhook, whatever events it wants, and wait for the answer."""
+        """Send a test event to a webhook, whatever events it wants, and wait for the response."""
 
         async def look(tx: Tx) -> tuple[Webhook, int]:
             webhook = await self._store.get(tx, webhook_id)

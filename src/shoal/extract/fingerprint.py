@@ -40,7 +40,7 @@ def sketch(pairs: Sequence[bytes]) -> bytes:
 
 
 def _majority(digests: bytes) -> int:
-    """Return the majority of each bit. One large integer per digest byte counts a bit of all digests at once."""
+    """Return the majority of each bit. One large integer per digest byte counts a bit of all digests together."""
     count = len(digests) // 8
     ones = int.from_bytes(b"\x01" * count, "little")
     masks = [ones << bit for bit in range(8)]

@@ -49,8 +49,8 @@ class WrittenLinks(msgspec.Struct, frozen=True):
 
 class Link(NamedTuple):
     """A link of a page. `text` is the alternative text of an image, and the language of an hreflang. `kind` is `a`,
-    `area`, `canonical`, `hreflang`, `img`, `script`, `style`, `iframe`, `form` and so on. `nofollow`: by its `rel`, or
-    by the page's robots directives."""
+    `area`, `canonical`, `hreflang`, `img`, `script`, `style`, `iframe`, `form` and so on. `nofollow` comes from
+    the link's `rel` or the page's robots directives."""
 
     url: Url
     text: str

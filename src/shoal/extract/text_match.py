@@ -63,7 +63,7 @@ def _lengths(blocks: Iterable[_Block]) -> dict[Node, int]:
 
 
 def _blocks(body: Element) -> Iterator[_Block]:
-    """Yield the elements that have a text of their own, with its nodes. The cells of a short row are one block."""
+    """Yield the elements that have their own text, with its nodes. The cells of a short row are one block."""
     found: dict[Element, list[Text]] = {}
     block_of: dict[Element, Element] = {}
     for node in body.descendants:

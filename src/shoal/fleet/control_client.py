@@ -70,7 +70,7 @@ class ControlledNode(Protocol):
 
 
 class ControlClient:
-    """Keeps a session with a controller. `nudge` makes it report at once, for a change that matters."""
+    """Keeps a session with a controller. `nudge` makes it report immediately, for a change that matters."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class ControlClient:
 
     def _backoff(self, failures: int) -> float:
         """Return the seconds until the next attempt, given how many have failed in a row. Jitter keeps the nodes of a
-        controller that died from coming back all at once."""
+        controller that died from coming back all at the same time."""
         first = self._settings.reconnect_backoff.total_seconds()
         longest = self._settings.max_reconnect_backoff.total_seconds()
         delay = first * 2.0 ** min(max(failures - 1, 0), 30)
@@ -147,7 +147,7 @@ class ControlClient:
                 one.cancel()
 
     async def _session(self) -> None:
-        """Hold one session on a connection of its own, so that a new attempt resolves the controller's name again."""
+        """Hold one session on its own connection, so that a new attempt resolves the controller's name again."""
         async with self._channel() as channel:
             metadata = [(AUTHORIZATION, f"Bearer {self._settings.token}")] if self._settings.token else []
             call: Any = CrawlerControlStub(channel).Session(metadata=metadata)

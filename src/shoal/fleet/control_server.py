@@ -36,7 +36,7 @@ LARGEST_METADATA = 8 * 1024
 HANDSHAKE_SECONDS = 10  # for TLS and HTTP/2
 IDLE_SECONDS = 60  # after which a connection without a stream is closed
 FIRST_MESSAGE_SECONDS = 10.0  # for a node to register after it has opened a stream
-# The server cannot tell a half-close from a broken stream at once: only the latter is followed by a cancellation.
+# The server cannot tell a half-close from a broken stream immediately: only the latter is followed by a cancellation.
 HALF_CLOSE_SECONDS = 0.1
 ADMIT_EVERY_SECONDS = 300.0  # seconds after which a node is admitted again: it may have needed no token before
 STOP_SECONDS = 2.0  # for streams to end when the server stops

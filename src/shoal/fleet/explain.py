@@ -17,7 +17,7 @@ FLAPPING = message(
 )
 LOST = message("It has sent no heartbeat for {silent}. The jobs of its lane are in the shared one.")
 DISCONNECTED = message("Its session broke off. It gets jobs again as soon as it reconnects.")
-TOLD = message("It has been told to be {state} and will report that soon.")
+TOLD = message("It has received the command to be {state} and will report that soon.")
 IDLE = message("It is {state}{because} and leases nothing until `shoal nodes resume {id}`.")
 SHARED = message("SHOAL_DISPATCH is shared: like every worker, it takes jobs from the shared lane.")
 FULL = message("Its lane holds twice as many {jobs} as it has slots for, so others get new ones.")

@@ -10,7 +10,7 @@ from shoal.base.service import PassResult
 from shoal.fleet.node import MISSED, Node
 from shoal.fleet.nodes import BATCH, Nodes
 
-FEW = 3  # this many nodes may be lost at once without suspecting another cause
+FEW = 3  # this many nodes may be lost at the same time without suspecting another cause
 FORGET_EVERY_SECONDS = 60.0  # seconds
 
 
@@ -19,8 +19,8 @@ class FleetJanitor:
 
     Heartbeats are stored by controllers. After a start, an outage of the store, a pause of this process or a jump of
     the store's clock, silence says nothing about the nodes, so nobody is declared lost within `grace`, which is three
-    heartbeats. If more than half of the fleet is silent at once, the cause is probably not the nodes: then only a tenth
-    of the fleet is declared lost in each pass, so that the others can come back.
+    heartbeats. If more than half of the fleet is silent at the same time, the cause is probably not the nodes: then
+    only a tenth of the fleet is declared lost in each pass, so that the others can come back.
     """
 
     name = "fleet janitor"

@@ -85,7 +85,9 @@ def read_status_update(message: CrawlerStatus) -> StatusUpdate:
             raise InvalidInput(name, f"is {measure}", "report a finite number that is not negative")
     if not 1 <= message.max_concurrency <= MOST_RUNS:
         problem = f"is {message.max_concurrency}"
-        raise InvalidInput("max_concurrency", problem, f"report how many runs it takes at once, 1 to {MOST_RUNS}")
+        raise InvalidInput(
+            "max_concurrency", problem, f"report how many runs it takes at the same time, 1 to {MOST_RUNS}"
+        )
     if message.page_slots > MOST_PAGES:
         raise InvalidInput("page_slots", f"is {message.page_slots}", f"report at most {MOST_PAGES}")
     if len(message.capabilities) > MOST_CAPABILITIES:

@@ -99,7 +99,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_bytes: int = 0
     browsers: int = 0
     browser_pages: int = 0
-    browser_slots: int = 0  # pages in browsers at once
+    browser_slots: int = 0  # pages in browsers at the same time
     held_leases: tuple[tuple[str, int], ...] = ()  # job id and epoch
     recent_tasks: int = 0
     rate_limit: float = 0.0
@@ -239,7 +239,7 @@ class NodeCommand(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class CommandAck:
-    """A node's answer to a command."""
+    """A node's response to a command."""
 
     command_id: str
     state: CommandState

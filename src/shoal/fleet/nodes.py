@@ -287,7 +287,7 @@ class Nodes:
         return await self._send(await self.waiting_commands())
 
     async def acknowledge(self, node_id: NodeId, acks: Sequence[CommandAck]) -> None:
-        """Record what a node said about commands. It may be repeated: the first answer counts."""
+        """Record what a node said about commands. It may be repeated: the first response counts."""
         if not acks:
             return
 

@@ -38,7 +38,7 @@ class NodeClockOff(Signal, frozen=True, kw_only=True):
 
 
 class SessionRefused(Signal, frozen=True, kw_only=True):
-    """The report of a node cannot be stored, so its session is ended; the sessions of other nodes go on."""
+    """The report of a node cannot be stored, so its session is ended; the sessions of other nodes continue."""
 
     node_id: str
     error: str
@@ -235,7 +235,7 @@ class SessionSaver:
 
     async def _heartbeat(self, sessions: Sequence[Session]) -> set[NodeId]:
         """Store statuses, but for those of sessions whose data the store refuses. If it refuses all, the fault is not
-        in their data, and the sessions go on."""
+        in their data, and the sessions continue."""
         refused: list[tuple[Session, Exception]] = []
         current = await self._store(sessions, refused)
         if len(refused) == len(sessions) > 1:

@@ -163,7 +163,7 @@ class NodeStore:
 
     async def acknowledge(self, tx: Tx, node_id: NodeId, acks: Sequence[CommandAck]) -> set[str]:
         """Record what a node said about its commands, one answer for each; returns the ids of those that ended with it.
-        An answer about a command that has ended, or that is another node's, changes nothing."""
+        A response about a command that has ended, or that is another node's, changes nothing."""
         rows = sorted((ack.command_id, node_id, ack.state.value, ack.detail) for ack in acks)
         return {row["id"] for row in await tx.batch("end_commands", rows)}
 

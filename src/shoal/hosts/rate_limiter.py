@@ -93,8 +93,8 @@ class RateLimiter:
         return state.is_recovering or (bool(delay_seconds) if self._at_once else not state.robots_known)
 
     async def _reserve(self, tx: Tx, wanted: dict[int, int], states: dict[int, HostState]) -> dict[int, SlotsGranted]:
-        """Reserve slots. Without a delay there is nothing to reserve: requests to a host that is not held start at
-        once."""
+        """Reserve slots. Without a delay there is nothing to reserve: requests to a host that is not held start
+        immediately."""
         free, slot_requests = {}, []
         for host, count in sorted(wanted.items()):
             state = states[host]

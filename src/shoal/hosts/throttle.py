@@ -1,6 +1,6 @@
 """The throttle tracker of one walker: learns from responses which hosts ask us to wait, have recovered, or are slow.
 
-It evaluates and remembers responses. The engine stops requesting a held host at once; the store makes the result
+It evaluates and remembers responses. The engine stops requesting a held host immediately; the store makes the result
 durable and shared, and decides the length of a back-off, because other processes may have got the same responses.
 """
 
@@ -72,8 +72,8 @@ def with_refusals(kept: Mapping[int, N], urls: Iterable[int], now: N, within: N)
 
 
 def concern_host(refusals: Mapping[int, object]) -> bool:
-    """Return whether recent refusals put their host on hold. One page that always answers 503 says nothing about other
-    pages; several of them within a minute do."""
+    """Return whether recent refusals put their host on hold. One page that always answers 503 says nothing about the
+    other pages of its host; several such pages within a minute do."""
     return len(refusals) >= ENOUGH
 
 
@@ -209,7 +209,7 @@ class ThrottleTracker:
 
     def _refused(self, answer: HostAnswer) -> bool:
         """Evaluate a 503. One URL is delayed by its own retry. Only the store knows whether the host is held, because
-        other processes may have been refused as well; enough refusals of our own stop us at once."""
+        other processes may have been refused as well; enough refusals of our own stop us immediately."""
         asked = self._asked_seconds(answer)
         if asked is None and self.holds(answer.host):
             return False  # requested before the hold began: nothing new

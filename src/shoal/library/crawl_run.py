@@ -53,14 +53,14 @@ def crawl(
 async def open(crawl_id: str, *, store: str | None = None) -> AsyncIterator[Page]:  # noqa: A001 - `shoal.open`
     """Iterate over the stored pages of a crawl, in their order, without crawling.
 
-    `crawl_id` is its id, a unique prefix of it, or `last`. Of a crawl that is running, these are the pages stored so
-    far. Pages have content if the crawl keeps bodies (`keep_bodies`).
+    `crawl_id` is its id, a unique prefix of it, or `last`. For a running crawl, these are the pages stored so far.
+    Pages have content if the crawl keeps bodies (`keep_bodies`).
     """
     async with opened(load({"DATABASE_URL": store}).settings, existing=True) as app:
         crawl = (await app.crawls.get(await app.crawls.whole_id(crawl_id))).crawl
         origin, last = origin_of(app, crawl, crawl.id), 0
         while rows := await app.database.read(
-            lambda tx: PageStore().after(tx, crawl.number, last, PAGES_AT_ONCE)  # noqa: B023 - awaited at once
+            lambda tx: PageStore().after(tx, crawl.number, last, PAGES_AT_ONCE)  # noqa: B023 - awaited here
         ):
             last = rows[-1][0]
             for part in _parts([CrawledPage(page) for _, page in rows]):
@@ -99,8 +99,8 @@ class CrawlRun:
 
     @property
     def cut_off(self) -> list[str] | None:
-        """What each limit cut off and what is in quarantine, a sentence each, as in the summary of `shoal crawl`; None
-        until the crawl has ended."""
+        """One sentence for each limit that left out URLs, and one for the quarantine, as in the summary of `shoal
+        crawl`; None until the crawl has ended."""
         task = self._crawl_task
         if task.status is None:
             return None
@@ -145,7 +145,7 @@ class CrawlRun:
 
 
 class _CrawlTask:
-    """Runs the crawl in a task of its own without a reference to the iterator, so that the crawl is paused however the
+    """Runs the crawl in its own task without a reference to the iterator, so that the crawl is paused however the
     iterator goes away: by `break`, by an error, or with the whole event loop."""
 
     def __init__(self, request: CrawlRequest, store: str | None) -> None:

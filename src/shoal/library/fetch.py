@@ -18,7 +18,7 @@ async def fetch(
     the store of the command line. `trust_seeds` allows a private address; pass False to fetch public addresses only.
     `screenshot` renders the page and takes a picture of it.
 
-    A page that was not answered, for whatever reason, has an `error` and no `status`.
+    A page without a response has an `error` and no `status`, whatever the reason.
     """
     if screenshot:
         options.setdefault("render", "always")

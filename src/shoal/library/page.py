@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shoal.extract.content import Content
     from shoal.extract.links import Link
 
-MOST_BODIES: Final = 16_000_000  # bytes of stored bodies in memory at once, not counting those of pages in use
+MOST_BODIES: Final = 16_000_000  # bytes of stored bodies in memory at the same time, not counting those of pages in use
 
 
 class PageOrigin(Struct, frozen=True):
@@ -62,9 +62,9 @@ class ResponseHeaders(Mapping[str, str]):
 class Page:
     """One fetched page: the fields of its record, and its content.
 
-    Content is made from the response on first use. It is there for pages that were just fetched, and for those of a
-    crawl that keeps bodies; of other pages, `html` and so on raise `BodyNotKept`. A rendered page has the content of
-    its document after its scripts have run.
+    Content is computed from the response on first use. Pages that were just fetched have content, and so have stored
+    pages of a crawl that keeps bodies; for other pages, `html` and so on raise `BodyNotKept`. The content of a rendered
+    page is its document after its scripts have run.
     """
 
     url: str
@@ -145,7 +145,7 @@ class Page:
 
     @property
     def html(self) -> str:
-        """The document; of a page that is not HTML, its decoded body."""
+        """The document; for a page that is not HTML, its decoded body."""
         return self.content.html
 
     @property
@@ -165,7 +165,7 @@ class Page:
 
     @property
     def is_cut(self) -> bool:
-        """True if the page is longer than what is read of it, so that its content lacks the rest."""
+        """True if the page was too long to be read as a whole, so that its content is incomplete."""
         return self.content.is_cut
 
     def css(self, selector: str) -> "list[Element]":

@@ -149,7 +149,8 @@ MESSAGES: Mapping[str, LogMessage] = {
     "NodeDisconnected": warning("session of node {node_id} broke off; it is lost unless it reconnects in time"),
     "NodeLeft": info("node {node_id} deregistered; {returned} jobs went to the shared lane"),
     "NodeLost": warning(
-        "node {node_id} is lost, silent for {silent_seconds:.0f} s; {returned} jobs went to the shared lane"
+        "node {node_id} is lost after {silent_seconds:.0f} s without a heartbeat; {returned} jobs went to the shared "
+        "lane"
     ),
     "NodeRegistered": info(
         "node registered",
@@ -204,7 +205,7 @@ MESSAGES: Mapping[str, LogMessage] = {
         choices={
             "done": info("{kind} job done"),
             "retried": warning("{kind} job failed, will be retried: {error}"),
-            "failed": error("{kind} job failed for good: {error}"),
+            "failed": error("{kind} job failed permanently: {error}"),
             "expired": warning("{kind} job lost its worker (lease expired), now {to}: {error}"),
             "crashed": warning("{kind} job lost its worker (process died), now {to}: {error}"),
             "released": info("{kind} job released"),
@@ -214,7 +215,7 @@ MESSAGES: Mapping[str, LogMessage] = {
     "GroupEnded": info("job group {state}"),
     "ResultRefused": error("the store refused the result of a page job: {error}"),
     "PageBlocked": info("not fetched, {code}: {detail}"),
-    "HookRan": info("hook {hook} read {calls} pages in {seconds:.3f} s; {failures} failed"),
+    "HookRan": info("hook {hook} was called with {calls} pages, {failures} of them failed, and took {seconds:.3f} s"),
     "ResultsTaken": debug("accepted {count} results of {kind} jobs"),
     "PagesSettled": debug("pages settled"),
     "HoldsBegun": debug("hosts put on hold"),

@@ -177,14 +177,14 @@ class Metrics:
         self._bot_jobs = self._counter("shoal_bot_jobs", "Jobs leased to bots.")
         self._late = self._histogram(
             "shoal_schedule_late_seconds",
-            "Delay between the due time of a policy and its job, the maximum of each run.",
+            "Delay between the due time of a policy and the creation of its job; the maximum of each scheduler pass.",
         )
         self._outbox_lag = self._histogram(
             "shoal_outbox_lag_seconds", "Time from the commit of an event until the forwarder numbered it."
         )
         self._deliveries = self._counter("shoal_deliveries", "Attempts to deliver events to webhooks.", "result")
         self._refusals = self._counter(
-            "shoal_callers_refused", "Invalid credentials, without those from addresses that are throttled."
+            "shoal_callers_refused", "Requests with invalid credentials, except those from throttled addresses."
         )
         self._fleet = FleetMetrics(self._counter, self._gauge, self._family)
         self.registry.register(self._fleet)

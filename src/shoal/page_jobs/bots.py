@@ -282,7 +282,7 @@ class Bots:
         return settlement.receipts
 
     async def _report_results(self, token: str, settlement: IngestResult) -> None:
-        """Tell what each bot of this token sent: tokens may be shared."""
+        """Report what each bot of this token sent: tokens may be shared."""
         done: dict[str, Counter[str]] = {}
         for one in settlement.accepted:
             counts = done.setdefault(one.job.owner, Counter())
@@ -297,7 +297,7 @@ class Bots:
             await self._report_late(token, late, "late_results")
 
     async def _report_late(self, token: str, fences: Sequence[Fence], name: str) -> None:
-        """Tell which bots of this token sent something without a valid lease. A grant that it never had, or that was
+        """Report which bots of this token sent something without a valid lease. A grant that it never had, or that was
         removed, counts for the only bot of the token; if it has several, for the token alone."""
         holders = await self._ingest.holders(fences)
         unknown = bot_holder(token, self._meter(token).only_bot or "")

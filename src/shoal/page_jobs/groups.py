@@ -76,7 +76,7 @@ class Groups:
         self._back_pressure = back_pressure
 
     async def make(self, config: GroupConfig) -> Group:
-        """Store a group and a job for each of its URLs in one commit. All jobs are queued at once; the rate limit
+        """Store a group and a job for each of its URLs in one commit. All jobs are queued immediately; the rate limit
         decides how many of a host are leased at a time. Raises `HeldBack` while the workers have too much to do."""
         self._proxies.check(config.crawl_config.proxy, "crawl_config.proxy")
         group_id = GroupId(config.group or new_id("grp"))

@@ -19,7 +19,7 @@ PAUSE_SECONDS: Final = 5.0  # before a page that the renderer could not take is 
 
 
 class PageRenderer:
-    """Renders the pages of page jobs, at most `pages` at once. The renderer is built for the first one."""
+    """Renders the pages of page jobs, at most `pages` at the same time. The renderer is built for the first one."""
 
     def __init__(self, build: Callable[[], Renderer], pages: int) -> None:
         self._build = build
@@ -75,7 +75,7 @@ class PageRenderer:
         return 0 if self._renderer is None else self._renderer.active
 
     async def restart(self) -> None:
-        """Hand back the pages in the browsers, for any worker to render them, and replace the browsers."""
+        """Return the pages in the browsers, for any worker to render them, and replace the browsers."""
         if self._rendering:
             for page in self._rendering:
                 page.cancel()
@@ -84,7 +84,7 @@ class PageRenderer:
             await self._renderer.restart()
 
     async def _ask(self, renderer: Renderer, request: RenderRequest) -> RenderedPage | Failure:
-        """Render a page, in a task of its own: a restart of the browsers cancels it, and the job is handed back."""
+        """Render a page, in its own task: a restart of the browsers cancels it, and the job is returned."""
         page = asyncio.create_task(renderer.render(request))
         self._rendering.add(page)
         try:

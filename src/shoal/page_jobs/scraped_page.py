@@ -84,8 +84,8 @@ async def add_content(
                 document.update(content=content, is_cut=converted.is_cut)
                 return None
             message = (
-                f"The content is {show_size(size)} large, more than {show_size(most)}; ask for fewer formats, or the "
-                "operator to raise SHOAL_MAX_RESULT."
+                f"The content is {show_size(size)} large, more than {show_size(most)}; request fewer formats, or "
+                "ask the operator to raise SHOAL_MAX_RESULT."
             )
             problem = Failure("content_too_large", message, retryable=False, url=source.url)
     record["error"] = {"code": problem.code, "message": problem.message}

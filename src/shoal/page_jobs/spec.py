@@ -139,7 +139,8 @@ class ScrapeConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     render: Annotated[
         ScrapeRender,
         describe(
-            "Run the page in a browser: `always`, or `auto` if its scripts make its content. Needs a worker with one."
+            "`always` runs the page in a browser; `auto` does so if scripts create its content. Needs a worker with "
+            "a browser."
         ),
     ] = "never"
     timeout_seconds: Annotated[

@@ -65,7 +65,7 @@ class Pages:
         while True:
             start, room = number, limit - len(found)
             some, last = await self._database.read(
-                lambda tx: self._store.search(tx, crawl, start, room, which, SCAN)  # noqa: B023 - awaited at once
+                lambda tx: self._store.search(tx, crawl, start, room, which, SCAN)  # noqa: B023 - awaited here
             )
             found += some
             if len(found) >= limit:
@@ -84,7 +84,7 @@ class Pages:
         while True:
             start = number
             ranks, following = await self._database.read(
-                lambda tx: self._store.ranks(tx, crawl, start, which, SCAN)  # noqa: B023 - awaited at once
+                lambda tx: self._store.ranks(tx, crawl, start, which, SCAN)  # noqa: B023 - awaited here
             )
             best = await asyncio.to_thread(
                 lambda: nsmallest(last, chain(best, ((by(one), one.number) for one in ranks)))  # noqa: B023
@@ -265,7 +265,7 @@ class PageComparer:
         while True:
             start = number
             batch = await self._database.read(
-                lambda tx: self._store.outlines_after(tx, crawl, start, BATCH)  # noqa: B023 - awaited at once
+                lambda tx: self._store.outlines_after(tx, crawl, start, BATCH)  # noqa: B023 - awaited at the same time
             )
             for page in batch:
                 yield page
@@ -356,7 +356,7 @@ class PageSummaries:
         while not summary.is_complete and self._clock.monotonic() <= until:
             after = summary.last
             facts = await self._database.read(
-                lambda tx: self._store.facts_after(tx, crawl, after, BATCH)  # noqa: B023 - awaited at once
+                lambda tx: self._store.facts_after(tx, crawl, after, BATCH)  # noqa: B023 - awaited at the same time
             )
             for page in facts:
                 if page.number > summary.last:  # another request may have continued meanwhile

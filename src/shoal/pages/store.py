@@ -210,7 +210,7 @@ class PageStore:
 
     async def validators(self, tx: Tx, crawl: int, keys: list[int]) -> list[Validators]:
         """Return the pages with these keys, with the validators of those that can be requested conditionally: pages
-        with a response of their own, without a redirect. Two pages may share a key."""
+        with their own response, without a redirect. Two pages may share a key."""
         rows = await tx.all("page_validators", crawl=crawl, keys=list(set(keys)))
         return [Validators(*(row[name] for name in Validators.__struct_fields__)) for row in rows]
 

@@ -75,7 +75,8 @@ class Policies:
         self._proxies = proxies or Proxies()
 
     async def make(self, form: PolicyForm, policy_id: str | None = None, *, audit: AuditHook = no_audit) -> Policy:
-        """Store a policy; with a frequency it is due at once. Creating one again with the same id changes nothing."""
+        """Store a policy; with a frequency it is due immediately. Creating one again with the same id changes
+        nothing."""
         form = self.judged(form)
         wanted = policy_id or new_id("pol")
 

@@ -64,7 +64,7 @@ def adapted(policy: Policy, digest: str | None) -> timedelta | None:
 
 class RunRecorder:
     """Record the runs that ended before the store was upgraded. The cursor moves in the commit that records them, so
-    each event counts exactly once, even after a crash; several recorders may run at once."""
+    each event counts exactly once, even after a crash; several recorders may run at the same time."""
 
     name = "run recorder"
 

@@ -74,7 +74,8 @@ class Schedule:
         return self.opens(planned)
 
     def opens(self, at: int) -> int:
-        """Return the earliest time from `at` on at which a run may start: at once, or when the next window opens."""
+        """Return the earliest time from `at` on at which a run may start: immediately, or when the next window
+        opens."""
         if not self.windows:
             return at
         moment = from_micros(at).astimezone(zone(self.timezone))

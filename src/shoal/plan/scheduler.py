@@ -56,7 +56,8 @@ class _Plan:
 
 
 class Scheduler:
-    """Create jobs for due policies. Several may run at once. `backlog`: maximum waiting jobs per capability."""
+    """Create jobs for due policies. Several may run at the same time. `backlog`: maximum waiting jobs per
+    capability."""
 
     name = "scheduler"
 

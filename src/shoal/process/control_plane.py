@@ -80,7 +80,7 @@ class WorkerControl:
 
     async def run(self, working: Awaitable[None]) -> None:
         """Await a worker, connected to its controller. If another worker takes over its node id, stop it, and raise
-        `NodeDisplaced` once it has handed back its jobs."""
+        `NodeDisplaced` once it has returned its jobs."""
         connecting = asyncio.create_task(self._client.run())
         connecting.add_done_callback(self._on_ended)
         try:

@@ -99,7 +99,7 @@ class Controller:
         self._app.wake.subscribe(lambda: None, lambda: False)  # only to notice when notifications get lost
         for chore in self._chores:
             chore.start()
-        self._announcing.nudge()  # at once: a worker may start with a crawl that leads to this server
+        self._announcing.nudge()  # immediately: a worker may start with a crawl that leads to this server
         compiling = asyncio.create_task(self._app.console.shell.compile_templates())
         working = [asyncio.create_task(work) for work in self._working()]
         try:

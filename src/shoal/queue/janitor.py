@@ -1,5 +1,5 @@
 """The janitor: returns jobs with expired leases, offers that no node took, and parked jobs whose quota is free again.
-Several may run at once; each change is a compare-and-set."""
+Several may run at the same time; each change is a compare-and-set."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
@@ -79,8 +79,8 @@ class Janitor:
         return now < self._hold_until
 
     async def _maintain(self) -> str:
-        """Do what is normally done at once, in case it was missed: release jobs that became due, return offers that no
-        node took, unpark jobs whose quota is free again, and put jobs back into their lanes."""
+        """Do what is normally done immediately, in case it was missed: release jobs that became due, return offers that
+        no node took, unpark jobs whose quota is free again, and put jobs back into their lanes."""
         offers = await self._recovery.tidy(BATCH)
         freed = await self._recovery.unpark(BATCH)
         repair = await self._recovery.repair_lanes()

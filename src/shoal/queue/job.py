@@ -104,7 +104,7 @@ def quota_keys(project: str, labels: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def quota_limit(key: str, quota: int | None) -> int | None:
-    """Return how many jobs with this quota key may be locked at once; None: unlimited."""
+    """Return how many jobs with this quota key may be locked at the same time; None: unlimited."""
     return 1 if quota is None and key.startswith(CONCURRENCY_PREFIX) else quota
 
 

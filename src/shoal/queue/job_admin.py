@@ -48,7 +48,7 @@ AHEAD = (
 )
 NEXT = message("It is next; {running} {kind} jobs that need {capability} are running.")
 LEASE_OVER = message("The lease of {holder} expired {left} ago; the janitor returns the job to its lane.")
-TO_BE_KILLED = message("{holder} is running it and was told to kill it.")
+TO_BE_KILLED = message("{holder} is running it and has received the command to kill it.")
 WORKED_ON = message("{holder} is running it; the lease expires in {left} unless renewed.")
 SINCE = message("It is {state} since {at}{error}{again}.")
 RUN_AGAIN = message("; run it again with `shoal jobs retry {id}`")
@@ -272,7 +272,7 @@ class JobAdmin:
         return done
 
     async def cancel(self, job_id: str, reason: str = "asked", *, audit: AuditHook = no_audit) -> Job:
-        """Cancel a job: at once if it is pending; if it is locked, its grant ends now and its result will be
+        """Cancel a job: immediately if it is pending; if it is locked, its grant ends now and its result will be
         refused. A job that is already cancelled is left unchanged."""
         job = await self.get(job_id)
         self._check_own(job, "be cancelled on its own")

@@ -47,7 +47,7 @@ class JobFilter:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """A quota: how many jobs with this key may be locked at once, how many are, and how many are parked."""
+    """A quota: how many jobs with this key may be locked at the same time, how many are, and how many are parked."""
 
     key: str
     most: int

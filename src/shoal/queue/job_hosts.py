@@ -1,7 +1,7 @@
 """Jobs that are leased by host: which hosts have waiting jobs, and which of them may be requested now.
 
 A lease takes the hosts whose best jobs rank best out of a `HostQueue`, asks the rate limit of each how many jobs it may
-have, and puts each host that still has waiting jobs back, ready at once or when it may be requested again. So hosts
+have, and puts each host that still has waiting jobs back, ready immediately or when it may be requested again. So hosts
 that are not due cost nothing until they are. Hosts that are free now come first; if the lease request is not filled,
 those that will be free soon follow.
 
@@ -22,7 +22,7 @@ from shoal.hosts.store import host_state
 from shoal.queue.job import LeaseRequest
 
 ROUNDS: Final = 5  # searches for hosts in one commit: hosts that yield no job must not hide others
-ROWS_OF_HOST: Final = 1_000  # taken at once
+ROWS_OF_HOST: Final = 1_000  # taken in one step
 READY_AT_ONCE: Final = 1_000
 SAME_TIME_SECONDS: Final = 0.25  # jobs that start within this time are ordered by rank
 SPARE: Final = 4  # jobs read for each one that is wanted
@@ -94,7 +94,7 @@ class HostQueue(Protocol):
         ...
 
     async def put_back(self, tx: Tx, waits: Sequence[tuple[TakenHost, int]], leased: Sequence[str]) -> None:
-        """Let those of these hosts that still have waiting jobs be ready after so many microseconds; 0: at once.
+        """Let those of these hosts that still have waiting jobs be ready after so many microseconds; 0: immediately.
         `leased`: jobs that do not wait there any more."""
         ...
 

@@ -33,7 +33,7 @@ def lane_of_run(run_id: str, *, local: bool) -> str:
 
 
 class LaneRepair(Struct, frozen=True):
-    """The outcome of a repair: how many jobs were put back into their lanes, and whether to repeat it at once."""
+    """The outcome of a repair: how many jobs were put back into their lanes, and whether to repeat it immediately."""
 
     restored: int = 0
     more: bool = False

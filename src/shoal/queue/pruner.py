@@ -55,7 +55,7 @@ def job_retention(store: JobAdminStore, settings: QueueSettings) -> list[Retenti
 
 
 class Pruner:
-    """Applies the retention rules. Continues at once while there is more to remove."""
+    """Applies the retention rules. Continues immediately while there is more to remove."""
 
     name = "pruner"
 

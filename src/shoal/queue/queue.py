@@ -122,7 +122,7 @@ class Queue:
 
     @property
     def answer_within(self) -> timedelta:
-        """Return how long the store may take to answer a statement about a lease: a later answer is of no use."""
+        """Return how long the store may take to answer a statement about a lease: a later response is of no use."""
         return answer_within(self.settings)
 
     @property
@@ -249,7 +249,7 @@ class Queue:
         return await self.database.read(lambda tx: self.jobs.held_by(tx, holder), within=self.answer_within)
 
     async def fail(self, lease: Lease, error: str) -> JobState:
-        """Count a failed attempt: retry after a back-off, or fail for good after the last attempt."""
+        """Count a failed attempt: retry after a back-off, or fail permanently after the last attempt."""
         return await self._move(self.failure(lease, error), lease)
 
     def failure(self, lease: Lease, error: str) -> Move:

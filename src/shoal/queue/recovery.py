@@ -27,7 +27,7 @@ RELEASED_AT_ONCE = 100  # jobs of a bot, in one commit
 
 
 def answer_within(settings: QueueSettings) -> timedelta:
-    """Return how long the store may take to answer a statement about a lease: a later answer is of no use."""
+    """Return how long the store may take to answer a statement about a lease: a later response is of no use."""
     return settings.lease * ANSWER_PART
 
 
@@ -130,7 +130,7 @@ class Recovery:
         return len(await self.lose_all(held, f"{holder} was restarted")) if held else 0
 
     async def release_bot(self, token: str, reason: str) -> None:
-        """Return the jobs that a bot's token holds to their lanes at once, because it can send no result for them.
+        """Return the jobs that a bot's token holds to their lanes immediately, because it can send no result for them.
         Nothing is counted against them."""
         holder = bot_holder(token, "").rstrip("/")
         held = await self._database.read(lambda tx: self._store.held_by_process(tx, holder))

@@ -35,7 +35,7 @@ class Turn(Struct, frozen=True):
 
     @classmethod
     def of(cls, request: LeaseRequest, limit: int, ttl: timedelta, moves: Sequence[Move]) -> "Turn":
-        """Return a turn whose leases last as long as the holder's do: a bot's have a term of their own."""
+        """Return a turn whose leases last as long as the holder's do: a bot's have their own term."""
         return cls(request, limit, request.lock_ttl or ttl, moves)
 
     def more(self, granted: int) -> "Turn":
@@ -321,7 +321,7 @@ def _counts(move: Move) -> int:
 
 
 def _waits_again(move: Move) -> bool:
-    """Return whether the job becomes available again at once."""
+    """Return whether the job becomes available again immediately."""
     return move.to is JobState.PENDING and not move.wait
 
 

@@ -20,7 +20,7 @@ from shoal.queue.recovery import JobsReturned
 from shoal.queue.states import GrantEnd, JobState
 
 RETURNS = (GrantEnd.RELEASED, GrantEnd.CRASHED, GrantEnd.EXPIRED)
-BURST = 50  # hints within a second that are passed on at once
+BURST = 50  # hints within a second that are passed on immediately
 BURST_PAUSE_SECONDS = 0.1  # between two hints above that rate
 
 
@@ -220,7 +220,7 @@ class SqliteWake:
 
 TEST_EVERY_SECONDS = 5.0  # seconds
 TEST_TIMEOUT_SECONDS = 2.0
-CALL_SECONDS = 5.0  # for what is asked at once
+CALL_SECONDS = 5.0  # for calls that the server answers immediately
 PAUSE_SECONDS = 1.0  # before reconnecting
 CLOSE_SECONDS = 2.0
 # Committing a notification writes to the WAL; losing one in a crash is harmless, so do not wait for the disk.
@@ -315,7 +315,7 @@ class PostgresWake:
             await self._wait()
 
     def _on_notification(self, connection: Any, pid: int, channel: str, payload: object) -> None:
-        if pid != connection.get_server_pid():  # our own hints were passed on at once
+        if pid != connection.get_server_pid():  # our own hints were passed on immediately
             self._listeners.notify()
 
     async def _send_due(self, connection: Any, channel: str) -> None:

@@ -88,8 +88,8 @@ class AnalysisApi:
         problems=[NotFound, StateConflict],
     )
     async def create_analysis(self, request: EndpointRequest[NewAnalysisForm, Nothing]) -> Response:
-        """The crawl must have ended and have a page. Analyzers that need page details fail if the crawl did not have
-        `analyze`; the others run."""
+        """The crawl must have ended and have a page. If the crawl did not have `analyze`, analyzers that need page
+        details are skipped; the others run."""
         form = request.body
         if form.gate is not None and form.rules is not None:
             raise InvalidInput("gate", "and rules cannot be combined", "pass one of them")
@@ -175,7 +175,7 @@ class AnalysisApi:
         "GET",
         "/api/v1/analyses/{analysis_id}/artifacts/{name}",
         scope=TokenScope.READ,
-        summary="Download a file that an analyzer left.",
+        summary="Download a file that an analyzer wrote.",
         response=File,
         media_type=ARTIFACT_TYPE,
     )
@@ -264,7 +264,7 @@ class GateApi:
         request_example=_RULES,
     )
     async def replace_gate(self, request: EndpointRequest[Gate, Nothing]) -> StoredGate:
-        """Analyses that exist keep the rules they were created with."""
+        """Existing analyses keep their rules."""
         stored = await self._gates.put(request.path_param("name"), request.body.checked(), audit=request.audit)
         return StoredGate.of(stored)
 

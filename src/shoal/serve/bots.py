@@ -180,7 +180,7 @@ class BotApi:
         problems=[TooLarge],
     )
     async def push_results(self, request: EndpointRequest[BatchForm, Nothing]) -> PushedBatch:
-        """Each result is processed on its own and has its own status: 200, or 409 with the code `lease_lost`. A batch
+        """Each result is processed separately and has its own status: 200, or 409 with the code `lease_lost`. A batch
         with an invalid item is rejected as a whole."""
         items = request.body.results
         deliveries = [self._delivery(one.job_id, one, f"results[{place}].") for place, one in enumerate(items)]

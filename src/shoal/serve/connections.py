@@ -236,7 +236,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._is_answering:  # an unfinished next request: send the current response first
             self.cycle.keep_alive = False
         else:
-            self._refuse(408, "the headers of the request arrived too slowly", "send all headers at once")
+            self._refuse(408, "the headers of the request arrived too slowly", "send all headers without a pause")
 
     def _body_may_be_late(self) -> None:
         """Enforce a minimum rate, except while the server itself does not read."""

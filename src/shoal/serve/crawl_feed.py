@@ -87,7 +87,7 @@ class CrawlFeeds:
         invalid."""
         if self._viewers >= MOST_VIEWERS:
             raise RateLimited(f"{MOST_VIEWERS} clients are already following", HEARTBEAT_SECONDS)
-        self._viewers += 1  # before the first await: many may connect at once
+        self._viewers += 1  # before the first await: many may connect at the same time
         viewing = Viewing(self._stream(crawl_id, after), self._left)
         try:
             await self._crawls.get(crawl_id)

@@ -90,8 +90,8 @@ class PageApi:
     )
     async def show_page_content(self, request: EndpointRequest[Nothing, ContentQuery]) -> Response:
         """`markdown`, `text` and `html` are sent as text, `links` and `json` as JSON. Only crawls with `keep_bodies`
-        have the content of their pages; `json`, the page record, needs none. If the page is longer than what is read of
-        it, the header `Shoal-Is-Cut` is `true`."""
+        have the content of their pages; `json`, the page record, needs none. If the page was too long to be read as a
+        whole, the header `Shoal-Is-Cut` is `true`."""
         crawl = (await self._crawls.get(request.path_param("crawl_id"))).crawl
         number = request.path_param("number")
         is_number = number.isascii() and number.isdecimal() and len(number) < 18
@@ -146,7 +146,8 @@ class LinkQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
     status: Annotated[
         list[LinkStatus],
         describe(
-            "Only links to pages with one of these statuses, also on the way there: `404`, `4xx`, `3xx` or `error`."
+            "Only links to pages, or to redirects on the way to them, with one of these statuses: `404`, `4xx`, "
+            "`3xx` or `error`."
         ),
     ] = field(default_factory=list)
     skipped: Annotated[
@@ -175,9 +176,9 @@ class LinkApi:
         expensive=lambda query: query.source is None,
     )
     async def list_links(self, request: EndpointRequest[Nothing, LinkQuery]) -> PageLinkList:
-        """Only crawls with the option `links`, which `analyze` sets, store their links; for other crawls, `to` finds
-        the pages that link to a URL. A search of a large crawl may return few items, or none, with a `next`: continue
-        there. Until the crawl has ended, `next` is set."""
+        """Only crawls with the option `links`, which `analyze` turns on, store links; for other crawls, `to` finds the
+        pages that link to a URL. A search of a large crawl may return few items, or none, together with `next`:
+        continue with that cursor. Until the crawl has ended, `next` is set."""
         query = request.query
         crawl = (await self._crawls.get(request.path_param("crawl_id"))).crawl
         links = CrawlLinks(self._database, crawl, self._max_url_length, frontier=self._frontiers.of(crawl))

@@ -164,7 +164,7 @@ class CrawlApi:
     )
     async def remove_crawl(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         """Its pages, URLs and stored bodies are removed too. If that takes longer than ten seconds, the status is 202
-        and the removal goes on; `removed` is the number of rows so far. To follow it, repeat the request until the
+        and the removal continues; `removed` is the number of rows so far. To follow it, repeat the request until the
         status is 204 or 404."""
         crawl_id = request.path_param("crawl_id")
         removed = await self._removals.remove(crawl_id, REMOVE_SECONDS, request.audit)

@@ -49,7 +49,7 @@ class DiffApi:
         expensive=always,
     )
     async def compare_crawls(self, request: EndpointRequest[Nothing, DiffQuery]) -> Differences:
-        """Pages are compared by URL, findings by what they are about. Both crawls must have ended."""
+        """Pages are matched by URL, and findings by code and subject. Both crawls must have ended."""
         diff = await self._open(request)
         from shoal.audit.diff import first_rows  # which `_open` has imported
 

@@ -46,7 +46,7 @@ WITH_BODY: tuple[type[ShoalError], ...] = (InvalidInput, TooLarge, WrongMediaTyp
 REFERENCE = "#/components/schemas/{name}"
 TAGS = {
     "analyses": "Analyses of crawls, their findings and reports.",
-    "audit-log": "Administrative actions, and who took them.",
+    "audit-log": "The audit log of administrative actions.",
     "bots": "The bot API: lease page jobs, extend the leases, send the results.",
     "crawls": "Crawls of sites: start and control them, read their pages, their journal and their differences.",
     "events": "The events that webhooks deliver, as a list.",

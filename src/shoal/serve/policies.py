@@ -210,7 +210,7 @@ class PolicyApi:
         request_example=POLICY_FORM,
     )
     async def replace_policy(self, request: EndpointRequest[PolicyForm, Nothing]) -> Policy:
-        """Its status is kept. A new schedule starts now."""
+        """Its status is kept. A new schedule starts immediately."""
         await self._check_gate(request.body.crawl_config)
         return await self._shown(
             await self._policies.rewrite(request.path_param("policy_id"), request.body, audit=request.audit)
@@ -229,7 +229,7 @@ class PolicyApi:
     )
     async def change_policy(self, request: EndpointRequest[PolicyChange, Nothing]) -> Policy:
         """Fields that are absent do not change, including secrets. `frequency` replaces `cron` and vice versa. A new
-        schedule starts now."""
+        schedule starts immediately."""
         if request.body.crawl_config is not UNSET:
             await self._check_gate(request.body.crawl_config)
         return await self._shown(

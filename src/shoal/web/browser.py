@@ -92,7 +92,7 @@ def has_browser(settings: RenderSettings) -> bool:
 
 @cache
 def binary_behind(path: Path) -> Path:
-    """Return the browser itself if the path is Debian's launcher script, which would stay as a process of its own."""
+    """Return the browser itself if the path is Debian's launcher script, which would stay as its own process."""
     beside = Path("/usr/lib/chromium") / path.name
     try:
         with path.open("rb") as file:
@@ -103,7 +103,7 @@ def binary_behind(path: Path) -> Path:
 
 
 def command_line(binary: Path, profile: Path, agent: str, network: Sequence[str], *, sandbox: bool) -> list[str]:
-    """Return the command that starts the browser with a profile of its own."""
+    """Return the command that starts the browser with its own profile."""
     own = [f"--user-data-dir={profile}", f"--user-agent={agent}"]
     return [str(binary), *FLAGS, *network, *own, *([] if sandbox else [NO_SANDBOX]), "about:blank"]
 

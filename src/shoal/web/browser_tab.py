@@ -1,4 +1,4 @@
-"""One page in the browser: opens it in a context of its own, lets its scripts run, and reads the result.
+"""One page in the browser: opens it in its own context, lets its scripts run, and reads the result.
 
 Every request of the page is paused once, so that robots.txt, the limits and `block` apply to it. The page's own request
 is answered with the document if the caller has fetched it; then scripts cannot navigate away: the URLs that they tried
@@ -333,7 +333,7 @@ class BrowserTab:
         self._changed.set()
 
     def _attached(self, params: Params) -> None:
-        """Apply the same rules to a frame of another site, or to a worker, which has a process of its own."""
+        """Apply the same rules to a frame of another site, or to a worker, which has its own process."""
         frame = self._browser.attach(params["sessionId"], lambda method, values: self._on_event(frame, method, values))
         self._frames.append(frame.id)
         frame.post("Network.enable", maxTotalBufferSize=0, maxResourceBufferSize=0, maxPostDataSize=0)
@@ -494,8 +494,8 @@ def _cookie(url: str, cookie: Any) -> Params:
 
 
 def _quiet(told: object) -> tuple[float, float | None]:
-    """Return what the page told about its changes and timers. Its scripts can make it tell anything: then it is taken
-    for a page that does not change."""
+    """Return what the page reported about its changes and timers. Its scripts can falsify the report: an invalid one
+    counts as that of a page that does not change."""
     match told:
         case [int() | float() as unchanged, int() | float() | None as due]:
             return unchanged, due

@@ -77,7 +77,7 @@ def stays_empty(html: bytes, facts: PageFacts) -> bool:
 
 
 def has_gained(before: PageFacts, after: PageFacts, navigations: int = 0) -> bool:
-    """Return whether rendering found what the page as fetched did not have."""
+    """Return whether rendering found links or text that the fetched page did not have."""
     if navigations or set(after.links) - set(before.links):
         return True
     return (after.word_count or 0) > GAIN * (before.word_count or 0) + FEW_WORDS

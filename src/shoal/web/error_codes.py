@@ -61,13 +61,13 @@ PAGE_ERRORS: Final[dict[str, Meaning]] = {
     "unreadable_job": Meaning("Page jobs only: the worker has an older version that cannot read the job.", True),
     "robots_unreachable": Meaning(NO_ROBOTS, True),
     "render_timeout": Meaning(
-        "The scripts of the page did not end within `SHOAL_RENDER_TIMEOUT`. Its facts are those of the page as "
+        "The scripts of the page did not end within `SHOAL_RENDER_TIMEOUT`. The record has the fields of the page as "
         "fetched.",
         True,
     ),
     "render_crashed": Meaning(
-        "The page crashed its browser twice, or used more than `SHOAL_RENDER_MEMORY`. Its facts are those of the page "
-        "as fetched."
+        "The page crashed its browser twice, or used more than `SHOAL_RENDER_MEMORY`. The record has the fields of "
+        "the page as fetched."
     ),
     "render_failed": Meaning("The browser could not load the page.", True),
     "not_a_page": Meaning("Only pages that the browser requests itself: the URL leads to a download."),

@@ -5,7 +5,7 @@ robots.txt of its host (parked), then in the queue of its host, and is then star
 without an asyncio task per page: when a fetch ends, its caller gets the response on the spot, and the next one starts.
 
 A `PoolCaller` wants pages: walkers, page jobs, single fetches. None of them knows about slots: what may not start (its
-host asks us to wait, or its slot has passed) is handed back to its caller, which asks the store for another slot.
+host asks us to wait, or its slot has passed) is returned to its caller, which asks the store for another slot.
 """
 
 import asyncio
@@ -270,7 +270,7 @@ class FetchPool(Generic[T]):
 
     def isolate(self, task: T) -> None:
         """Start a task that may kill this process only when nothing else is in flight, and nothing beside it until
-        `end_isolation`. What has not started is handed back."""
+        `end_isolation`. What has not started is returned."""
         for other in self.withdraw():
             self._caller.hand_back(other, 0.0)
         self._alone = task
@@ -281,9 +281,9 @@ class FetchPool(Generic[T]):
         self.fill()
 
     def put_back(self, host: int) -> None:
-        """Hand back the queue of a host that is held.
+        """Return the queue of a host that is held.
 
-        If it waited here, all of it would start at once when the hold ends, and others could not take it.
+        If it waited here, all of it would start at the same time when the hold ends, and others could not take it.
         """
         for task in self._queues.dissolve(host):
             self._caller.hand_back(task, self._throttle.held_seconds(host))

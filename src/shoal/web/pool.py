@@ -38,7 +38,7 @@ class _PooledBrowser:
 
 
 class BrowserPool:
-    """Renders up to `settings.pages` pages at once; the others wait for their turn."""
+    """Renders up to `settings.pages` pages at the same time; the others wait for their turn."""
 
     def __init__(
         self,

@@ -57,7 +57,7 @@ class RenderedPage(Struct, kw_only=True):
 
 
 class RenderAnswer(Struct, kw_only=True):
-    """The answer of the render service: the page, or why it could not be rendered."""
+    """The response of the render service: the page, or why it could not be rendered."""
 
     page: Annotated[RenderedPage | None, describe("The page; null if it could not be rendered.")] = None
     failure: Annotated[Failure | None, describe("Why it could not be rendered.")] = None
@@ -124,7 +124,9 @@ class RenderRequest(Form, frozen=True, kw_only=True, forbid_unknown_fields=True)
     cookies: Annotated[
         list[RenderCookie], describe("Cookies to start with: {name, value, domain, path}.", max_length=200)
     ] = []
-    user_agent: Annotated[Agent | None, describe("User-Agent header; robots.txt is read as SHOAL_USER_AGENT.")] = None
+    user_agent: Annotated[
+        Agent | None, describe("User-Agent header; robots.txt rules are those for SHOAL_USER_AGENT.")
+    ] = None
     viewport: Annotated[Viewport, describe("Size of the window: {width, height}.")] = Viewport()
     screenshot: Annotated[bool, describe("Return a picture of the page as PNG, in base64.")] = False
     pdf: Annotated[bool, describe("Return the page as PDF, in base64.")] = False
@@ -178,7 +180,7 @@ class Renderer(BrowserOwner, Protocol):
         ...
 
     def abort(self) -> None:
-        """End everything at once, for a process that is about to exit."""
+        """End everything immediately, for a process that is about to exit."""
         ...
 
     async def close(self) -> None:

@@ -43,7 +43,7 @@ class RenderOptions(Struct, frozen=True, kw_only=True):
     """How the pages of a crawl are rendered."""
 
     mode: RenderMode
-    pages: int  # at once
+    pages: int  # at the same time
     wait: Wait = "networkidle"
     wait_for: Callable[[Url], str | None] = lambda url: None  # a selector, for pages that have to be waited for
     scroll: bool = False

@@ -99,7 +99,7 @@ class SingleFetches:
             return await self._record(lambda tx: self._limiter.next_slot(tx, host_origin, LONGEST_WAIT_SECONDS))
 
     async def settle(self) -> None:
-        """Store what the last responses said about hosts; each fetch stores that of those before it."""
+        """Store what the last responses said about hosts. Each fetch stores this for the responses before it."""
 
         async def nothing(tx: Tx) -> None: ...
 

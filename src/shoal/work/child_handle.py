@@ -64,7 +64,7 @@ class ChildSpawner:
         self._command = command
 
     async def spawn(self, *arguments: str, listener: Listener | None = None) -> "ChildProcess":
-        """Start a child in a session of its own, so that a Ctrl-C meant for the worker does not reach it. `listener`
+        """Start a child in its own session, so that a Ctrl-C meant for the worker does not reach it. `listener`
         gets all that it reports."""
         process = await asyncio.create_subprocess_exec(
             *self._command,

@@ -69,7 +69,7 @@ class ChildRole(Protocol):
     def status(self) -> Status: ...
 
     def cancel(self) -> None:
-        """Stop at once; the worker is gone."""
+        """Stop immediately; the worker is gone."""
         ...
 
 
@@ -132,11 +132,11 @@ class RunningJob(Protocol):
     """One job that runs in this child."""
 
     async def run(self) -> str:
-        """Work until the job is settled or handed back, and return how it ended."""
+        """Work until the job is settled or returned, and return how it ended."""
         ...
 
     def leave(self, reason: str) -> None:
-        """Settle and hand back the job soon."""
+        """Settle the job soon and return it to the queue."""
         ...
 
     def limit_rate(self, per_second: float | None) -> None:

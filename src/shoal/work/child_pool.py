@@ -1,4 +1,4 @@
-"""In the worker: crawls and analyses, each in a child of its own, which is reused for the next job."""
+"""In the worker: crawls and analyses, each in its own child, which is reused for the next job."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -25,7 +25,9 @@ from shoal.work.ipc import (
 )
 from shoal.work.worker_context import RecentTasks, WorkerContext
 
-RETRY_AFTER = timedelta(seconds=1)  # before the next child after one that could not start, or the next try to hand back
+RETRY_AFTER = timedelta(
+    seconds=1
+)  # before the next child after one that could not start, or the next try to return a job
 ROLE = "runs"
 FETCHING = "crawl"  # the kind of runs that fetch pages
 
@@ -41,7 +43,7 @@ class RunChild:
     leaving: bool = False
 
     def hand_back(self, reason: str) -> None:
-        """Ask the child to hand back the job."""
+        """Ask the child to return the job to the queue."""
         self.leaving = True
         self.child.send(HandBack(reason))
 
@@ -71,7 +73,7 @@ class RunChildren:
         self._is_leasing = False  # a lease request is under way
         self._paused = False
         self._hand_back_excess = False  # instead of letting jobs beyond the concurrency finish
-        self._hand_back: str | None = None  # why jobs leased from now on are handed back at once
+        self._hand_back: str | None = None  # why jobs leased from now on are handed back immediately
         self._stopping = False
 
     @property
@@ -140,7 +142,7 @@ class RunChildren:
                 run.lease_in_doubt = True  # the job may have just ended, with the child's message on its way
 
     def pause(self) -> None:
-        """Lease nothing more until `resume`; the jobs in hand continue."""
+        """Lease nothing more until `resume`; the held jobs continue."""
         self._paused = True
 
     def resume(self) -> None:
@@ -149,8 +151,8 @@ class RunChildren:
         self._changed.set()
 
     def resize(self, concurrency: int, *, hand_back: bool = False) -> None:
-        """Change how many jobs run at once. Surplus jobs finish first, or with `hand_back` the newest are handed
-        back."""
+        """Change how many jobs run at the same time. Surplus jobs finish first, or with `hand_back` the newest are
+        returned."""
         self._concurrency = concurrency
         self._hand_back_excess = hand_back
         self._apply_size()
@@ -173,7 +175,7 @@ class RunChildren:
         return [run.child for run in self._active.values()]
 
     def drain(self) -> None:
-        """Lease nothing more, and hand back every job."""
+        """Lease nothing more, and return every job."""
         self._paused = True
         self._hand_back = "draining"
         for run in self._active.values():
@@ -184,13 +186,13 @@ class RunChildren:
         return self._paused and not (self._is_leasing or self._active)
 
     async def drained(self) -> None:
-        """Wait until no job is in hand, or leasing has been resumed."""
+        """Wait until no job is held, or leasing has been resumed."""
         while self._paused and not self.is_drained:
             self._changed.clear()
             await self._changed.wait()
 
     def leave(self, *, finish_first: bool) -> None:
-        """Lease nothing more; ask every child to hand back its job, or let them finish if `finish_first`."""
+        """Lease nothing more; ask every child to return its job, or let them finish if `finish_first`."""
         self._stopping = True
         self._hand_back = "shutdown"
         if not finish_first:
@@ -202,7 +204,7 @@ class RunChildren:
             run.child.kill(KillReason.SHUTDOWN)
 
     async def settled(self) -> None:
-        """Wait until no job is in hand."""
+        """Wait until no job is held."""
         while self._supervising:
             await asyncio.wait(set(self._supervising))
 
@@ -288,7 +290,7 @@ class RunChildren:
             self._on_free()
 
     def _record(self, run: RunChild, done: Done | None) -> None:
-        """Count the end of a job, unless it was handed back or taken away."""
+        """Count the end of a job, unless it was returned or taken away."""
         seconds = self._context.clock.monotonic() - run.started_at
         if done is None:
             is_fault = run.child.killed in (None, KillReason.SILENT, KillReason.STALLED) and run.child.warm
@@ -298,7 +300,7 @@ class RunChildren:
             self._tasks.record(done=int(is_done), failed=int(not is_done), timed=1, seconds=seconds)
 
     async def _release(self, lease: Lease, reason: str) -> None:
-        """Hand back a job as soon as the store can be reached. Otherwise it would wait until its lease expires, which
+        """Return a job as soon as the store can be reached. Otherwise it would wait until its lease expires, which
         takes even longer after an outage."""
         while True:
             try:

@@ -34,8 +34,8 @@ class Start(Message, frozen=True):
 
 
 class Configure(Message, frozen=True):
-    """Run up to `slots` page jobs at once, and lease new ones only if `leasing`; before the first of these, none.
-    `version` rises with each; the child returns it in its `Status`."""
+    """Run up to `slots` page jobs at the same time, and lease new ones only if `leasing`; before the first of these,
+    none. `version` rises with each; the child returns it in its `Status`."""
 
     version: int
     slots: int
@@ -60,20 +60,20 @@ class LimitRate(Message, frozen=True):
 
 
 class HandBack(Message, frozen=True):
-    """Hand back the run, or the page jobs that have not started."""
+    """Return the run, or the page jobs that have not started, to the queue."""
 
     reason: str
 
 
 class Leave(Message, frozen=True):
-    """Lease no more page jobs, and be `Done` when none is in hand: running ones have a moment to finish, and the rest
-    are handed back. With `finish_first`, all finish."""
+    """Lease no more page jobs, and be `Done` when none is held: running ones have a moment to finish, and the rest
+    are returned. With `finish_first`, all finish."""
 
     finish_first: bool = False
 
 
 class RestartBrowsers(Message, frozen=True):
-    """Replace the browsers, and answer with `BrowsersRestarted`. Page jobs whose pages are in them are handed back
+    """Replace the browsers, and respond with `BrowsersRestarted`. Page jobs whose pages are in them are returned
     first; the pages of a crawl start again in the new ones."""
 
 
@@ -87,7 +87,7 @@ class Status(Message, frozen=True):
     """The event loop is alive. `stalled_seconds`: how long the run has settled nothing although work was due.
 
     A page child also says which leases it holds, for the worker to extend, and the version of the `Configure` in
-    effect: 0 while leases are being granted or handed back.
+    effect: 0 while leases are being granted or returned.
     """
 
     memory: int = 0
@@ -103,7 +103,7 @@ class Alone(Message, frozen=True):
 
 
 class Full(Message, frozen=True):
-    """A storage has no space left. Jobs in hand wait for it; lease no more that need it."""
+    """A storage has no space left. Held jobs wait for it; lease no more that need it."""
 
     storage: str
     error: str

@@ -157,8 +157,8 @@ class LocalLease:
         self._janitor = Janitor(queue.recovery, clock)
 
     async def take(self, crawl: Crawl) -> Lease:
-        """Lease one of the crawl's jobs. A job whose process has died is taken over at once. For any other holder, wait
-        until the lease expires, and give up if the holder extends it."""
+        """Lease one of the crawl's jobs. A job whose process has died is taken over immediately. For any other holder,
+        wait until the lease expires, and give up if the holder extends it."""
         jobs = await self._live_jobs(crawl)
         while all(job.state is JobState.LOCKED for job in jobs):
             await self._release_dead(jobs)

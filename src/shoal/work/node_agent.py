@@ -31,13 +31,13 @@ class BrowserSource(StrEnum):
     """The place where a node renders pages; the value says why its browsers cannot be restarted."""
 
     LOCAL = ""  # in browsers that its children start
-    SERVICE = "this node has no browsers of its own: the service at RENDERER_URL renders its pages"
+    SERVICE = "this node has no local browsers: the service at RENDERER_URL renders its pages"
     NONE = "this node has no browser: neither Chromium nor RENDERER_URL"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRendering:
-    """The place where a node renders pages, and how many at once."""
+    """The place where a node renders pages, and how many at the same time."""
 
     source: BrowserSource = BrowserSource.NONE
     slots: int = 0

@@ -83,7 +83,7 @@ class PageChild:
             self._child.send(Renewed(list((set(requested) - set(result.kept)) | result.to_kill)))
 
     def pause(self) -> None:
-        """Lease nothing more until `resume`; the jobs in hand continue."""
+        """Lease nothing more until `resume`; the held jobs continue."""
         self._paused = True
         self._configure()
 
@@ -94,8 +94,8 @@ class PageChild:
         self._nudged.set()
 
     def resize(self, slots: int, *, hand_back: bool = False) -> None:
-        """Change how many jobs run at once. Running jobs always finish; with `hand_back`, others are handed back now
-        rather than when they have waited too long for a slot."""
+        """Change how many jobs run at the same time. Running jobs always finish; with `hand_back`, others are returned
+        now rather than when they have waited too long for a slot."""
         self._slots = slots
         self._configure()
         if hand_back and self._child is not None:
@@ -116,7 +116,7 @@ class PageChild:
         return [] if self._child is None else [self._child]
 
     def drain(self) -> None:
-        """Lease nothing more, hand back the jobs that have not started, and let the others finish."""
+        """Lease nothing more, return the jobs that have not started, and let the others finish."""
         self.pause()
         if self._child is not None:
             self._child.send(HandBack("draining"))
@@ -128,13 +128,14 @@ class PageChild:
         return self._paused and (is_quiet or self._gone.is_set())
 
     async def drained(self) -> None:
-        """Wait until no job is in hand, or leasing has been resumed."""
+        """Wait until no job is held, or leasing has been resumed."""
         while self._paused and not self.is_drained:
             self._changed.clear()
             await self._changed.wait()
 
     def leave(self, *, finish_first: bool) -> None:
-        """Lease nothing more, and let the child exit: at once, or after its jobs have finished if `finish_first`."""
+        """Lease nothing more, and let the child exit: immediately, or after its jobs have finished if
+        `finish_first`."""
         self._stopping = True
         self._finish_first = finish_first
         self._nudged.set()

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from shoal.page_jobs.leasing import PageTask
 
 
-BATCH = 100  # results that are settled at once, however recent the last commit was
-BATCH_BYTES = 16_000_000  # of results that are settled at once, or one result; if more wait, no job starts
+BATCH = 100  # results that are settled immediately, however recent the last commit was
+BATCH_BYTES = 16_000_000  # of results that are settled together, or one result; if more wait, no job starts
 BATCH_SECONDS = 0.05  # the longest that a result waits for others while jobs are running
 AHEAD_LIMIT = 500  # jobs that may be held beyond the slots
-AHEAD_SECONDS = 2.0  # a job that could not start for this long is handed back: another worker may have a free slot
+AHEAD_SECONDS = 2.0  # a job that could not start for this long is returned: another worker may have a free slot
 LEARNED_PART = 0.1  # by which the last job changes the average duration
 STORE_RETRY_SECONDS = 0.5  # after a commit that did not reach the store
 LEAVE_SECONDS = 2.0  # for jobs that are running when it is time to leave
@@ -105,7 +105,7 @@ class PageJobLoop:
         self._error: Exception | None = None  # of no single job
 
     async def run(self) -> None:
-        """Work until `leave` was called and nothing is in hand."""
+        """Work until `leave` was called and nothing is held."""
         try:
             while True:
                 await self._turn()
@@ -144,7 +144,8 @@ class PageJobLoop:
         self._changed.set()
 
     def configure(self, slots: int, *, leasing: bool) -> None:
-        """Run up to `slots` jobs at once, and lease more only if `leasing`. Jobs that are running always finish."""
+        """Run up to `slots` jobs at the same time, and lease more only if `leasing`. Jobs that are running always
+        finish."""
         self._slots = slots
         self._paused = not leasing
         self._pool.resize(WindowSize(slots, self._executor.connections))
@@ -185,8 +186,8 @@ class PageJobLoop:
         self._changed.set()
 
     def leave(self, *, finish_first: bool) -> None:
-        """Lease nothing more and end. If `finish_first`, all jobs in hand finish first; otherwise running jobs have a
-        moment to finish, and the rest are handed back."""
+        """Lease nothing more and end. If `finish_first`, all held jobs finish first; otherwise running jobs have a
+        moment to finish, and the rest are returned."""
         self._finish_first = finish_first
         if self._leave_at is None:
             self._leave_at = self._clock.monotonic() + LEAVE_SECONDS
@@ -378,7 +379,7 @@ class PageJobLoop:
         if not self._validity.holds() and self.held:
             return 0
         space = self._slots - self._occupied + min(AHEAD_LIMIT, 2 * self._batch)
-        if self._rate is not None:  # others would be handed back before they start
+        if self._rate is not None:  # others would be returned before they start
             space = min(space, max(1, int(AHEAD_SECONDS / 2 * self._rate.per_second)))
         # As many again may wait for their hosts, where they occupy no slot, if slots become free for them in time.
         again = space + self._occupied
@@ -409,7 +410,7 @@ class PageJobLoop:
         return self._poll_at - self._clock.monotonic()
 
     def _check_deadlines(self) -> None:
-        """Give up jobs that run too long, hand back those that waited too long for a slot, and all if time is up."""
+        """Give up jobs that run too long, return those that waited too long for a slot, and all if time is up."""
         now = self._clock.monotonic()
         if now - self._checked_at < CHECK_EVERY_SECONDS:
             return

@@ -41,7 +41,7 @@ class WorkerStopped(Signal, frozen=True, kw_only=True):
 
 
 class WorkerFailed(Signal, frozen=True, kw_only=True):
-    """A worker was ended by an unexpected error. Its jobs were handed back, or their leases expire."""
+    """A worker was ended by an unexpected error. Its jobs were returned, or their leases expire."""
 
     node_id: str
     where: str
@@ -58,15 +58,16 @@ class WorkerDisplaced(Signal, frozen=True, kw_only=True):
 
 class WorkerState(StrEnum):
     RUNNING = "running"  # leases jobs
-    PAUSED = "paused"  # leases nothing; jobs in hand continue
-    DRAINING = "draining"  # leases nothing; runs are handed back, page jobs finish
+    PAUSED = "paused"  # leases nothing; held jobs continue
+    DRAINING = "draining"  # leases nothing; runs are returned, page jobs finish
     DRAINED = "drained"  # leases nothing, and holds nothing
     STOPPING = "stopping"  # will exit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
-    """The status of a worker: its running jobs, how many it may run at once, and its browsers and their pages."""
+    """The status of a worker: its running jobs, how many it may run at the same time, and its browsers and their
+    pages."""
 
     state: WorkerState
     active_runs: int
@@ -86,7 +87,7 @@ class WorkerStatus:
 
 
 class Worker:
-    """One node. `heartbeat_queue` is the queue on a connection of its own; without it, heartbeats share the
+    """One node. `heartbeat_queue` is the queue on its own connection; without it, heartbeats share the
     context's."""
 
     def __init__(
@@ -164,7 +165,7 @@ class Worker:
         )
 
     async def run(self) -> None:
-        """Work until `stop`; then hand back the jobs in hand, and return."""
+        """Work until `stop`; then return the held jobs, and return."""
         queue = self._context.queue.settings
         self._context.signals.emit(
             WorkerStarted(
@@ -198,7 +199,7 @@ class Worker:
                 raise result
 
     def stop(self) -> None:
-        """Lease nothing more and shut down; a second call does not wait for the jobs in hand."""
+        """Lease nothing more and shut down; a second call does not wait for the held jobs."""
         if self._stopping.is_set():
             self._interrupted = True  # also applies to a job that is being leased at this moment
             self._kill()
@@ -210,22 +211,22 @@ class Worker:
             self.stop()
 
     def pause(self) -> None:
-        """Lease nothing more until `resume`; the jobs in hand continue. A worker that is draining continues to
+        """Lease nothing more until `resume`; the held jobs continue. A worker that is draining continues to
         drain."""
         self._paused = True
         for pool in self._pools:
             pool.pause()
 
     def resume(self) -> None:
-        """Lease jobs again after `pause` or `drain`. Runs that were asked to hand back still do."""
+        """Lease jobs again after `pause` or `drain`. Runs that were asked to return their jobs still do."""
         self._paused = self._draining = False
         for pool in self._pools:
             pool.resume()
         self._woken.set()
 
     def resize(self, *, runs: int | None = None, pages: int | None = None, hand_back: bool = False) -> None:
-        """Change how many runs and page jobs are worked on at once; None leaves a number as it is. Surplus jobs finish
-        first. With `hand_back`, surplus runs and page jobs that have not started are handed back instead."""
+        """Change how many runs and page jobs are worked on at the same time; None leaves a number as it is. Surplus
+        jobs finish first. With `hand_back`, surplus runs and page jobs that have not started are returned instead."""
         for name, size in (("runs", runs), ("pages", pages)):
             if size is not None and size < 1:
                 raise InvalidInput(name, f"is {size}", "use at least 1, or pause the worker")
@@ -253,7 +254,7 @@ class Worker:
 
     async def restart_browsers(self) -> list[str]:
         """Replace the browsers of all children, wait until that is done, and return why it failed where it did. Page
-        jobs whose pages are in a browser are handed back first; the pages of crawls start again in the new one. No
+        jobs whose pages are in a browser are returned first; the pages of crawls start again in the new one. No
         attempt is counted."""
         children = [child for child in self._children() if child.browsers.count]
         try:
@@ -267,11 +268,11 @@ class Worker:
         return [child for pool in self._pools for child in pool.children()]
 
     def held(self) -> list[Fence]:
-        """Return the jobs in hand."""
+        """Return the held jobs."""
         return [fence for pool in self._pools for fence in pool.fences()]
 
     async def drain(self, deadline: timedelta) -> bool:
-        """Lease nothing more, hand back runs, let page jobs finish, and wait for all of it.
+        """Lease nothing more, return runs, let page jobs finish, and wait for all of it.
 
         Returns whether the worker is drained. It is not if the deadline has passed or `resume` was called meanwhile;
         after the deadline it continues to drain. The process stays, and `resume` makes it lease jobs again.
@@ -290,8 +291,8 @@ class Worker:
         self._share_rate()
 
     def _share_rate(self) -> None:
-        """Divide the rate limit among the children that fetch pages. An idle page child is told the share that it would
-        have with a job: it leases one before we know."""
+        """Divide the rate limit among the children that fetch pages. An idle page child gets the share that it would
+        have with a job, because it leases jobs before we know."""
         if self._rate is not None:
             fetching = sum(pool.fetching for pool in self._pools)
             for pool in self._pools:
@@ -330,8 +331,8 @@ class Worker:
         self._woken.clear()
 
     async def _shut_down(self, leasing: "asyncio.Task[None]") -> None:
-        """Ask every child to hand back its job, wait for the grace period, then kill, so that the jobs are back at its
-        end. An infinite grace period lets the jobs finish. Jobs that are still being leased are handed back, too."""
+        """Ask every child to return its job, wait for the grace period, then kill, so that the jobs are back at its
+        end. An infinite grace period lets the jobs finish. Jobs that are still being leased are returned, too."""
         grace = self._context.settings.shutdown_grace
         finish_first = grace == timedelta.max
         for pool in self._pools:

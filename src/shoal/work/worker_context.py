@@ -20,7 +20,7 @@ STEP_SECONDS = 1.0  # tasks that end within it are one entry
 
 class RecentTasks:
     """Counts the tasks that ended within the last five minutes, and all since the start. A task is a job that ended:
-    one that was handed back did not."""
+    one that was returned did not."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -164,8 +164,8 @@ class StoreOutOfReach(Signal, frozen=True, kw_only=True):
 
 class WorkerContext(Struct, frozen=True):
     """The identity and the collaborators of one worker. Its leases are held under the name `holder`; `config` is the
-    configuration recorded with each job; `page_slots` is how many page jobs it runs at once; `connections` describes
-    those of its crawls."""
+    configuration recorded with each job; `page_slots` is how many page jobs it runs at the same time; `connections`
+    describes those of its crawls."""
 
     node_id: str
     holder: str

@@ -215,11 +215,12 @@ class Duplicates:
 
 
 def nearest_of(prints: NDArray[np.uint64], sketches: Sequence[bytes], among: Ids) -> Near:
-    """Return those of these pages that have a near duplicate among them.
+    """Return the pages that have a near duplicate among the given pages.
 
     Each page is compared with its neighbours in four sorted orders, so the time is bounded whatever the site is; in a
-    very dense cluster a pair may be missed, though not all pairs of a page. A fingerprint is decided by what pages
-    have in common, so pages of one template may have the same: only the sketches tell whether most of the text is.
+    very dense cluster a pair may be missed, though not all pairs of a page. A fingerprint depends on the text that
+    pages share, so pages with the same template may have the same fingerprint: only the sketches show whether most of
+    the text is the same.
     """
     values = prints[among]
     found: Near = {}
@@ -247,7 +248,7 @@ def nearest_of(prints: NDArray[np.uint64], sketches: Sequence[bytes], among: Ids
 
 def _same_parts(ones: Sequence[bytes], twos: Sequence[bytes]) -> NDArray[np.float64]:
     """Estimate which part of the word pairs of two texts is the same, for many texts: twice the common ones, divided by
-    those of both. A bin that is empty in both sketches tells nothing."""
+    those of both. A bin that is empty in both sketches is ignored."""
     mine = np.frombuffer(b"".join(ones), np.uint8).reshape(-1, BINS)
     theirs = np.frombuffer(b"".join(twos), np.uint8).reshape(-1, BINS)
     filled = ((mine != 0) | (theirs != 0)).sum(axis=1)

@@ -218,7 +218,7 @@ class Soft404:
 
     @staticmethod
     def _saying(site: Site, column: str) -> Mask:
-        """Return which texts say "not found". All texts are searched at once, one per line: a separate call for each
+        """Return which texts say "not found". All texts are searched together, one per line: a separate call for each
         would take longer than its search."""
         texts = [text or "" for text in site.pages.text(column)]
         ends = np.cumsum(np.fromiter((len(text) + 1 for text in texts), np.int64, len(texts)))

@@ -10,9 +10,9 @@ Rows = Sequence[dict[str, Any]] | Sequence[tuple[Any, ...]]
 """The rows of a batch: tuples in the parameter order of the query, or dictionaries where speed does not matter."""
 
 MOST_READ = 16_000_000
-"""The characters of large rows that are in memory at once."""
+"""The characters of large rows that are in memory at the same time."""
 MOST_DECODED = 5_000_000
-"""The characters of JSON that are decoded at once: on PostgreSQL, the event loop does it in 30 ms."""
+"""The characters of JSON that are decoded in one step: on PostgreSQL, the event loop does it in 30 ms."""
 
 Callback = Callable[[], None]
 Call = Callable[[], Awaitable[None]]
@@ -122,7 +122,7 @@ class Database(Protocol):
         ...
 
     async def once(self, work: Work[T], *, within: timedelta) -> T:
-        """Run `work`, which is a single statement, as a commit of its own: nothing else is sent to the store, so only
+        """Run `work`, which is a single statement, as its own commit: nothing else is sent to the store, so only
         this deadline shows that its connection has fallen silent."""
         ...
 

@@ -1,7 +1,8 @@
 """The database contract on PostgreSQL: connection pool, deadlines, error translation.
 
-The server ends statements that take too long, but it cannot end one whose answer is lost on the way: a connection that
-a router or a proxy has forgotten stays open, and silent. So each statement also has a deadline here (decision 0049).
+The server ends statements that take too long, but it cannot end one whose response is lost on the way: a connection
+that a router or a proxy has forgotten stays open, and silent. So each statement also has a deadline here (decision
+0049).
 """
 
 import asyncio
@@ -71,8 +72,8 @@ SILENT_SECONDS = 2.0  # without an answer for so long, a connection counts as si
 
 
 class AnswerWatch:
-    """Ends a connection whose answer is overdue, which fails whatever waits for it. The driver's own timeouts would
-    first cancel the statement, and then wait for the same connection to confirm it."""
+    """Ends a connection whose response is overdue, so that everything that waits for it fails. The driver's own
+    timeouts would first cancel the statement, and then wait for the same connection to confirm it."""
 
     __slots__ = ("_connection", "_loop", "_since", "_timer", "expired")
 
@@ -89,7 +90,7 @@ class AnswerWatch:
         return self._loop.time() - self._since
 
     def expect(self, seconds: float) -> None:
-        """Start to wait for the next answer."""
+        """Start to wait for the next response."""
         self._timer.cancel()
         self._since = self._loop.time()
         self._timer = self._loop.call_later(seconds, self._on_time)
@@ -285,7 +286,7 @@ class PostgresDatabase:
         self._connections.pop(pid, None)
 
     def _seconds(self, within: timedelta | None) -> float:
-        """Return the deadline of a statement: not less than that of a first answer, because on a network that is only
+        """Return the deadline of a statement: not less than that of a first response, because on a network that is only
         slow, a new connection takes even longer."""
         seconds = self._statement_seconds if within is None else within.total_seconds()
         return min(max(seconds, self._timeout), self._statement_seconds)
@@ -329,7 +330,7 @@ class PostgresDatabase:
             raise cancelled from None
 
     async def _end_silent_connections(self) -> None:
-        """End the connections in use whose answers are lost: the server says on another connection that it is not
+        """End the connections in use whose responses are lost: the server says on another connection that it is not
         working for them. Otherwise they would be in use for as long as a statement may take."""
         now = asyncio.get_running_loop().time()
         overdue = {pid: watch for pid, watch in self._busy.items() if watch.waited_seconds >= self._timeout}
@@ -343,8 +344,8 @@ class PostgresDatabase:
                     overdue[row["pid"]].end()
 
     async def _end_idle_connections(self) -> None:
-        """Let the pool replace the connections that nobody uses: if one fell silent, they probably did, too, and to
-        test them would take as long again."""
+        """Let the pool replace idle connections: if one is silent, the others probably are, too, and testing them would
+        take as long again."""
         for pid, connection in list(self._connections.items()):
             if pid not in self._busy:
                 connection.terminate()
@@ -377,7 +378,7 @@ class PostgresDatabase:
             try:
                 done = await work(cast(Tx, tx))
             except asyncio.CancelledError:
-                # A heartbeat has waited too long, and tries again at once: not on another silent connection. But a
+                # A heartbeat has waited too long, and tries again immediately: not on another silent connection. But a
                 # database that is merely far away needs the connections that are open: to open one takes longer.
                 if tx.watch.waited_seconds >= min(self._timeout * 0.9, SILENT_SECONDS):
                     await self._end_idle_connections()
@@ -556,7 +557,8 @@ class BorrowedPoolPostgres(PostgresDatabase):
         """Leave them to their deadlines: only the pool knows how to connect to its server."""
 
     async def _end_idle_connections(self) -> None:
-        """Let the pool replace all connections as soon as they are idle: it does not say which ones are."""
+        """Let the pool replace all connections as soon as they are idle, because it does not tell which ones are
+        idle."""
         await self._given.expire_connections()
 
     async def close(self) -> None:

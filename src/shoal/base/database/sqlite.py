@@ -420,7 +420,7 @@ def _deliver(units: list[_Unit]) -> None:
 
 
 def _use_wal(connection: _Connection) -> None:
-    """Switch a new file to WAL mode. While another process writes to the file, SQLite refuses at once instead of
+    """Switch a new file to WAL mode. While another process writes to the file, SQLite refuses immediately instead of
     waiting as for any other lock, so wait by taking one."""
     while True:
         try:

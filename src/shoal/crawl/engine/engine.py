@@ -92,7 +92,8 @@ class Engine:
 
         After an outage of the store, start over from what it knows, as long as the job is ours. Whether the commit that
         failed was stored is unknown, so its batch is not sent twice: either the store has it, or the URLs in it are
-        still ours and are taken again. A walker that was asked to hand back does not wait for the end of an outage.
+        still ours and are taken again. A walker that was asked to return its job does not wait for the end of an
+        outage.
         """
         try:
             while True:

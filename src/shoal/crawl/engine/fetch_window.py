@@ -132,7 +132,7 @@ class Fetchers:
 
 class FetchWindow:
     """Implements `shoal.web.fetch_pool.PoolCaller` for the URLs of one walker. What may not be fetched now goes back to
-    the frontier, whose next take gives it another slot. Pages in a browser have a window of their own."""
+    the frontier, whose next take gives it another slot. Pages in a browser have their own window."""
 
     def __init__(
         self,

@@ -125,7 +125,7 @@ class PageReader:
     def redirect(self, task: FrontierTask, fetched: Fetched, batch: WalkerBatch) -> Settled:
         """Judge the target of a redirect like a link. If it may be fetched, the task continues there.
 
-        Otherwise the task ends here, and the target gets a fate of its own. Targets of seeds are always in scope.
+        Otherwise the task ends here, and the target gets its own fate. Targets of seeds are always in scope.
         """
         page = self._page(task, fetched)
         url, target = Url(fetched.final_url), self.urls.canonical(fetched.final_url)
@@ -264,7 +264,7 @@ class PageReader:
     def _has_no_way_in(self, task: FrontierTask, code: str) -> bool:
         """Return whether the only seed could not be reached.
 
-        Then nothing is retried: there is nothing else to crawl, and the user learns of a mistyped address at once.
+        Then nothing is retried: there is nothing else to crawl, and the user learns of a mistyped address immediately.
         """
         if task.url != self._lone_seed or task.depth > 0 or not code.startswith(FAILURES_OF_THE_HOST):
             return False

@@ -40,6 +40,6 @@ def selector_by_url(wait_for: str | None) -> Callable[[Url], str | None]:
 
 
 def pages_at_once(settings: CrawlSettings, walkers: int) -> int:
-    """Return how many pages one walker may render at once, so that all of them keep MAX_CONCURRENT_CHROME. A crawl that
-    renders has at most that many walkers."""
+    """Return how many pages one walker may render at the same time, so that all of them keep MAX_CONCURRENT_CHROME. A
+    crawl that renders has at most that many walkers."""
     return max(1, settings.max_concurrent_chrome // walkers)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shoal.pages.warc import BodyRecorder
 
 
-FEWEST = 10  # pages read at once; the number of their links is not known in advance
+FEWEST = 10  # pages read at the same time; the number of their links is not known in advance
 MOST = 1_000
 SMALL_PART = 4  # if the links of one read fill at most a quarter of a commit, the next read takes twice as many pages
 
@@ -275,7 +275,7 @@ class ResponseReader:
         bodies: "BodyRecorder | None",
         hands_on: bool = False,
     ) -> None:
-        """`hands_on`: whoever runs the walker gets each page with its response."""
+        """`hands_on`: the caller of the walker gets each page with its response."""
         self._pages = pages
         self._sitemaps = sitemaps
         self.batch = batch

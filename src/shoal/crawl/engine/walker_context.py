@@ -82,7 +82,7 @@ class WalkerRequests:
         self._event.set()
 
     def nudge(self) -> None:
-        """Ask for a commit, whose answer says what the crawl's state is."""
+        """Ask for a commit, whose response says what the crawl's state is."""
         self.is_nudged = True
         self._event.set()
 

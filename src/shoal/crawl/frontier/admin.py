@@ -198,8 +198,8 @@ class CrawlRemovals:
         return removal is not None and not removal.task.done()
 
     async def remove(self, crawl_id: str, seconds: float, audit: AuditHook) -> int | None:
-        """Remove a crawl that has ended. After some seconds, return how many rows were removed so far, and go on; None
-        if the crawl is gone."""
+        """Remove a crawl that has ended. After some seconds, return how many rows were removed so far, and continue;
+        None if the crawl is gone."""
         removal = self._running.get(crawl_id) or self._begin(crawl_id, audit)
         done, _ = await asyncio.wait({removal.task}, timeout=seconds)
         if not done:

@@ -40,8 +40,8 @@ class KnownKey(Struct, frozen=True):
 
 
 class KeptUrl(Struct, frozen=True):
-    """A URL that the frontier keeps in full: open, or in quarantine. `due` is 0 if it may be fetched at once; `parent`
-    is the key of the page that linked to it."""
+    """A URL that the frontier keeps in full: open, or in quarantine. `due` is 0 if it may be fetched immediately;
+    `parent` is the key of the page that linked to it."""
 
     url: Url
     depth: int

@@ -187,8 +187,8 @@ class FrontierRebuild:
         return claims
 
     def _leads_on(self, crawl: Crawl, page: Page, ahead: Url | None) -> bool:
-        """Return whether a page leads to URLs that nobody knows any more, or that were found only at a greater depth so
-        far; it finds them from then on."""
+        """Return whether a page links to URLs that were lost, or that so far were found only at a greater depth; later
+        calls count these URLs as found."""
         found: list[tuple[int, int]] = []
         if ahead is not None:
             found.append((key_of(ahead, crawl.key_seed)[0], page.depth))

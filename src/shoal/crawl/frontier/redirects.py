@@ -15,8 +15,8 @@ LOOP, TOO_MANY = "redirect_loop", "too_many_redirects"
 
 
 async def end_elsewhere(frontier: FrontierStore, tx: Tx, crawl: int, redirects: list[Settled]) -> None:
-    """Decide about redirects whose targets other URLs have. If such a URL has a response, the redirect ends with its
-    own page; while it is open, or if it failed, both may be part of a loop, so the redirect waits."""
+    """Decide about redirects whose targets were requested by other URLs. If such a URL has a response, the redirect
+    ends with its own page; while it is open, or if it failed, both may be part of a loop, so the redirect waits."""
     targets = {done.onward.target for done in redirects if done.onward is not None}
     if not targets:
         return
@@ -119,7 +119,7 @@ class AwaitedTargets:
             self._states |= {url: found.get(url) for url in urls}
 
     def _holder(self, url: Url) -> Url:
-        """Return the URL whose record tells what became of this one."""
+        """Return the URL whose record shows the fate of this one."""
         state = self._states[url]
         if state is None or state.via is None or state.chain is not None or url in self._pages:
             return url

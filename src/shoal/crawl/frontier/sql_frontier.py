@@ -43,7 +43,7 @@ class Claims(Struct):
     """The targets of redirects that a commit claimed."""
 
     places: set[int] = field(default_factory=set)  # positions of the URLs that redirect there
-    opened: int = 0  # targets that were not waiting: they count as opened and settled at once
+    opened: int = 0  # targets that were not waiting: they count as opened and settled immediately
     reopened: Counter[Fate] = field(default_factory=Counter)  # targets that had been skipped
 
 
@@ -258,7 +258,7 @@ class SqlFrontier:
             await count_traps(tx, crawl, [url.url for url in fresh if url.fate is Fate.QUARANTINED])
         skips = await _skip(tx, crawl, skipped)
         # A URL in quarantine, or forbidden by robots.txt, belongs to the crawl but is not requested: it is opened and
-        # settled at once.
+        # settled immediately.
         settled = len(fresh) - len(opened) + skips[Fate.SKIPPED_ROBOTS]
         added = Added(new=len(new) + skips.total(), opened=len(opened) + settled, settled=settled, skips=skips)
         skips.subtract(reopened)

@@ -225,7 +225,7 @@ class TrapWatch:
         return FIRST_YEAR <= int(year) <= self._last_year
 
     def _measure(self, url: Url, patterns: list[str], links: int, known: int, batch: WalkerBatch) -> None:
-        """Compare a page with a maze, in which every page has a text and a name of its own and links only to new ones.
+        """Compare a page with a maze, in which every page has its own text and name and links only to new ones.
 
         `patterns`: its pattern, if it is not the first page of it; `links`: new ones, if its text is new. Known links
         that every page has are its menu. Pages that are numbered are not a maze: somebody counted them.

@@ -33,8 +33,8 @@ class UrlKind(IntEnum):
 
 
 def key_of(url: Url, key_seed: int, kind: UrlKind = UrlKind.PAGE) -> tuple[int, int]:
-    """96 bits of the URL's hash, seeded per crawl, as two signed numbers that SQL can index. A sitemap has a key of its
-    own, so that the same URL may also be a page."""
+    """96 bits of the URL's hash, seeded per crawl, as two signed numbers that SQL can index. A sitemap has its own key,
+    so that the same URL may also be a page."""
     text = f"sitemap:{url}" if kind else url
     return key_in(digest_of(text, key_seed))
 
@@ -212,7 +212,7 @@ class Settled(Struct):
 
     @property
     def is_looped_target(self) -> bool:
-        """Return whether the redirects of another URL led here, and it has a record of its own because they loop."""
+        """Return whether the redirects of another URL led here, and it has its own record because they loop."""
         return self.task.awaited is not None and self.task.chain is None and self.page is not None
 
     @property

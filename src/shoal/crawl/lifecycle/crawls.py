@@ -99,7 +99,7 @@ class Crawls(CrawlReader):
         """Store a crawl with its seeds and jobs. `named`: hosts that the user named on this machine's command line;
         `local`: put its job into a local lane, which workers do not lease from; `frontier`: the driver of its frontier,
         by default that of the settings; `policy_id`: the policy whose run it is; `max_retry`: how often its jobs are
-        retried, whatever workers are set to. `audit` is told of a crawl that ignores robots.txt."""
+        retried, whatever workers are set to. `audit` records crawls that ignore robots.txt."""
         config = self._with_lists(config)
         if config.analyze:
             config = replace(config, links=True)
@@ -368,7 +368,7 @@ class Crawls(CrawlReader):
         force: bool = False,
         audit: AuditHook = no_audit,
     ) -> CrawlState:
-        """Pause or stop: at once if the crawl has no walker, else by asking its walkers."""
+        """Pause or stop: immediately if the crawl has no walker, else by asking its walkers."""
 
         async def commit(tx: Tx) -> None:
             crawl = await self._transitions.locked(tx, crawl_id)

@@ -64,7 +64,7 @@ CLASSES = {
     foreign.MovedError: "MOVED",
     foreign.AskError: "ASK",
 }
-"""Answers for which redis-py has a class, which then lack their first word."""
+"""Responses for which redis-py has a class, which then lack their first word."""
 
 PHRASES = {
     "invalid username-password pair": "WRONGPASS",
@@ -75,7 +75,7 @@ IN_SCRIPT = re.compile(r"user_script: ?\d+: -?([A-Z]+) ")  # how Redis 6.2 repor
 
 
 def code_of(error: Exception) -> str:
-    """Return the code of the server's answer: its first word, unless redis-py or a script has hidden it."""
+    """Return the code of the server's response: its first word, unless redis-py or a script has hidden it."""
     words = str(error)
     for phrase, code in PHRASES.items():
         if phrase in words:
@@ -95,7 +95,7 @@ def translated(name: str, error: Exception) -> ShoalError:
     if code in TEMPORARY:
         return BackendUnavailable(name, *TEMPORARY[code])
     if isinstance(error, foreign.TimeoutError | TimeoutError):
-        return BackendUnavailable(name, "it did not answer in time", "check the server and the network")
+        return BackendUnavailable(name, "it did not respond in time", "check the server and the network")
     if isinstance(error, foreign.ResponseError):
         return BackendUnavailable(name, f"it refused a call: {error}", "check its version and its log")
     why = str(error).rstrip(".") or type(error).__name__
@@ -128,7 +128,7 @@ FAILURES = (RedisError, OSError, TimeoutError)
 
 
 class RedisClient(Protocol):
-    """A Redis server. Answers are bytes."""
+    """A Redis server. Responses are bytes."""
 
     name: str
 

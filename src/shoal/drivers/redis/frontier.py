@@ -293,7 +293,7 @@ class RedisFrontier:
                 by_fate[url.fate].append(pack_key(url.key, url.chk))
         for fate, keys in sorted(by_fate.items()):
             # A URL in quarantine, or forbidden by robots.txt, belongs to the crawl but is not requested: it is opened
-            # and settled at once.
+            # and settled immediately.
             is_denied = fate is Fate.SKIPPED_ROBOTS
             for batch in _batches(keys):
                 [count] = await place.change(tx, "skip", int(is_denied), int(fate), *batch)

@@ -131,7 +131,7 @@ class RedisFrontierAdmin:
         return [(key, read_target(stored)) for key, stored in found[start : start + limit]]
 
     async def forget(self, tx: Tx, crawl: int, limit: int) -> int:
-        """Forget all URLs at once, whatever the limit: Redis frees the memory in the background."""
+        """Forget all URLs immediately, whatever the limit: Redis frees the memory in the background."""
         place = await self._place(tx, crawl, rebuilding=True)
         known = await self._fates(place)
         if known:

@@ -2,7 +2,7 @@
 
 A pass compares the heads of the shared lane's queues with the jobs table, because workers take the best jobs first, and
 then the next rows of a cursor that goes round through all lanes. While all of a batch is missing, the following ones
-are put back as well, so a server that was emptied is filled again at once. What a pass does is bounded.
+are put back as well, so a server that was emptied is filled again immediately. What a pass does is bounded.
 """
 
 from datetime import timedelta
@@ -14,7 +14,7 @@ from shoal.drivers.redis.lane_server import LaneServer, entries_of
 from shoal.queue.job import NODE, SHARED_LANE
 from shoal.queue.lanes import LaneRepair
 
-BATCHES = 5  # per pass: the store has other things to do, and a pass that is not done is followed by another at once
+BATCHES = 5  # per pass: the store has other things to do, and a pass that is not done is followed by another one
 FORGOTTEN_AFTER_SECONDS = (
     5.0  # seconds from a pop to the commit that leases what was popped; usually it takes milliseconds
 )
@@ -30,7 +30,7 @@ class LaneRepairs:
     def __init__(self, server: LaneServer) -> None:
         self._server = server
         self._cursor = START
-        self._fills = False  # all that follows the cursor is put back at once: the server was emptied
+        self._fills = False  # all that follows the cursor is put back immediately: the server was emptied
         self._host_cursor = 0
 
     async def run_once(self, tx: Tx) -> LaneRepair:
@@ -108,8 +108,8 @@ class LaneRepairs:
         return restored
 
     async def _drop_idle_hosts(self, tx: Tx) -> None:
-        """Remove rows of hosts at which no job waits any more. Leases through Redis leave them behind, and one through
-        the database would look at all of them first."""
+        """Remove rows of hosts at which no job waits any more. Leases through Redis leave such rows behind, and a lease
+        through the database would have to examine all of them."""
         rows = await tx.all("job_hosts_after", number=self._host_cursor, limit=BATCH)
         self._host_cursor = rows[-1]["number"] if len(rows) == BATCH else 0
         idle = [row["number"] for row in rows if not row["waits"]]

@@ -82,7 +82,7 @@ SLOW_SECONDS = 0.2  # a call that takes longer costs more than the way through t
 NOT_BEGUN = "it has no lanes yet, or has lost them: a controller puts the jobs back"
 SLOW = "it answers slowly"
 FOREIGN = (
-    "its lanes belong to another store: give each store a database of its own, as in redis://host:6379/1; "
+    "its lanes belong to another store: give each store its own database, as in redis://host:6379/1; "
     "if that store is gone, run `redis-cli DEL '{shoal}:queue:tasks:generation'`"
 )
 
@@ -101,7 +101,7 @@ class LanesRestored(Signal, frozen=True, kw_only=True):
 
 
 class LaneServer:
-    """Calls to the lanes of one store. Units of work on SQLite run on a thread of their own, so it may be called from
+    """Calls to the lanes of one store. Units of work on SQLite run on their own thread, so it may be called from
     several threads."""
 
     def __init__(self, client: RedisClient, clock: Clock, signals: Signals) -> None:

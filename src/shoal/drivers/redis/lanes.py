@@ -244,7 +244,7 @@ class RedisLanes:
         return True
 
     def _looked(self, request: LeaseRequest, found: TurnResult | None) -> None:
-        """Look again at once if there was something, or if it takes more than a statement to find out."""
+        """Look again immediately if there was something, or if it takes more than a statement to find out."""
         if found is None or found.leases:
             self._look_at[_look_key(request)] = 0.0
 

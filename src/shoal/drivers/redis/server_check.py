@@ -13,8 +13,8 @@ from shoal.drivers.redis.connection import RedisClient, Value
 
 
 class ServerSignals:
-    """Emits what calls to a server reveal about it. They are made in units of work, which SQLite runs on a thread of
-    its own, so the event loop of the process that built this emits the signals. It does not wait for a commit: a server
+    """Emits what calls to a server reveal about it. They are made in units of work, which SQLite runs on its own
+    thread, so the event loop of the process that built this emits the signals. It does not wait for a commit: a server
     that cannot be used is reported above all if it makes the transaction fail."""
 
     def __init__(self, signals: Signals) -> None:

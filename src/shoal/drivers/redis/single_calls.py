@@ -35,7 +35,7 @@ MOST_FREE = 1_000  # hosts about which the database is asked again
 
 
 class Look(NamedTuple):
-    """The last answer of the database about a crawl, and when it was asked."""
+    """The last response of the database about a crawl, and when it was asked."""
 
     place: CrawlPlace
     asked_at: float

@@ -1,5 +1,5 @@
 """Wake-up hints through Redis: every script that makes jobs available appends to one stream, and processes with idle
-workers wait on it. A reader that was disconnected goes on where it was, so no hint is lost."""
+workers wait on it. A reader that was disconnected continues where it was, so no hint is lost."""
 
 import asyncio
 from collections.abc import Callable

@@ -109,7 +109,7 @@ class ByteStream:
         self._writer.close()
 
     def abort(self) -> None:
-        """Close the connection at once."""
+        """Close the connection immediately."""
         self._writer.transport.abort()
 
     async def _read(self, most: int) -> bytes:

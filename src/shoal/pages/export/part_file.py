@@ -104,7 +104,7 @@ class Stdout:
             if sys.stdout.isatty():
                 pieces = [escaped(piece.decode("utf-8", "replace")).encode() for piece in pieces]
             sys.stdout.buffer.writelines(pieces)
-            sys.stdout.buffer.flush()  # so that a pipe reader gets each commit at once
+            sys.stdout.buffer.flush()  # so that a pipe reader gets each commit immediately
         except OSError as error:
             raise translated("stdout", error) from error
 

@@ -216,7 +216,7 @@ class CrawlPage:
         "GET",
         "/crawls/{crawl_id}/hosts.{format}",
         scope=TokenScope.READ,
-        summary="Download how a crawl treated its hosts.",
+        summary="Download the politeness receipt of a crawl.",
         query=AnyQuery,
         public=False,
         expensive=always,

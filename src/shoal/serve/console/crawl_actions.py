@@ -113,7 +113,7 @@ class CrawlActions:
         *,
         removed: bool = False,
     ) -> Response:
-        """Carry an action out and return to the page, which says what happened."""
+        """Carry out an action and return to the page, which shows the outcome."""
         back = local_path(form.get("back") or f"/crawls/{request.path_param('crawl_id')}")
         try:
             said = await verb()

@@ -188,7 +188,7 @@ class CrawlPagesPage:
         return self._shell.page(request.http, "crawl_broken.html", context, section="crawls")
 
     async def _link_counts(self, crawl: Crawl, seconds: float) -> LinkCounts | None:
-        """Return how many pages link to each; None while the crawl goes on, or until all links are counted."""
+        """Return how many pages link to each; None while the crawl continues, or until all links are counted."""
         if crawl.state not in TERMINAL or crawl.finished_at is None:
             return None
         counts = await self._link_counters.of(crawl.number, crawl.finished_at, seconds)

@@ -75,8 +75,8 @@ ACTIONS: Final = {
         VERBS["stop"],
         STOPPABLE,
         (message("{count} crawl is being stopped."), message("{count} crawls are being stopped.")),
-        (message("Stop {count} crawl for good?"), message("Stop {count} crawls for good?")),
-        message("Stop the chosen crawls for good?"),
+        (message("Stop {count} crawl permanently?"), message("Stop {count} crawls permanently?")),
+        message("Stop the chosen crawls permanently?"),
     ),
     "remove": BulkAction(
         VERBS["remove"],
@@ -207,7 +207,7 @@ class CrawlsPage(LivePage):
         until = asyncio.get_running_loop().time() + REMOVE_SECONDS
 
         async def remove(crawl_id: str) -> bool:
-            """Return whether the removal goes on."""
+            """Return whether the removal continues."""
             seconds = max(0.0, until - asyncio.get_running_loop().time())
             return await self._removals.remove(crawl_id, seconds, audit) is not None
 

@@ -137,7 +137,7 @@ class WebhookPage(LivePage):
 
     @form_endpoint("/events/{webhook_id}/test", "Send a test event from the page of a webhook.", TokenScope.ADMIN)
     async def test_webhook_from_page(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
-        """The notice of the next page says what the receiver answered."""
+        """The notice of the next page shows the receiver's response."""
         await read_form(request.http)
         webhook_id = request.path_param("webhook_id")
         tested = await self._tester.test(webhook_id, audit=request.audit)

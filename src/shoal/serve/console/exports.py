@@ -33,7 +33,7 @@ def exported(made: Format, file_name: str, batches: AsyncIterable[Iterable[Row]]
     async def content() -> AsyncIterator[bytes]:
         yield made.head()
         async for rows in batches:
-            for part in await asyncio.to_thread(lambda: list(made.rows(rows))):  # noqa: B023 - awaited at once
+            for part in await asyncio.to_thread(lambda: list(made.rows(rows))):  # noqa: B023 - awaited here
                 yield part
         for part in made.tail():
             yield part

@@ -106,7 +106,7 @@ class PoliciesPage(LivePage):
     )
     async def export_policies(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         search = parse(request.http.query_params.get("q", ""), QUALIFIERS)
-        is_cut = search.one("is") in ("due", "late")  # those are read at once
+        is_cut = search.one("is") in ("due", "late")  # those are read immediately
 
         async def batches() -> AsyncIterator[list[resource.Policy]]:
             after = 0

@@ -234,7 +234,7 @@ class Shell:
         return self.page(request, "error.html", {"status": status, "problem": problem, "back": "/"}, status)
 
     def failed(self, request: Request) -> Response:
-        """Show that something went wrong that nobody foresaw."""
+        """Show the page for an unexpected error."""
         problem = self.view(request).language("The server could not show this page; its log says why.")
         context = {"status": 500, "problem": problem, "back": back_path(request, self.prefix)}
         return self.page(request, "error.html", context, 500)
@@ -342,8 +342,8 @@ def _notice_in(request: Request) -> Notice | None:
 
 
 async def carry_out(shell: Shell, back: str, verb: Callable[[], Awaitable[object]], done: str = "") -> Response:
-    """Call a verb and return to a page, which says what happened: `done`, or what the verb returned. An error that the
-    reader can do something about is a notice, too."""
+    """Call a verb and return to a page, which shows the outcome: `done`, or the text that the verb returned. An error
+    that the reader can do something about is a notice, too."""
     try:
         said = await verb()
     except ShoalError as error:

@@ -1,4 +1,4 @@
-"""The presence of workers, for every page that shows work that waits for one, and the command that starts one."""
+"""Whether a worker is running, for pages that show waiting work, and the command that starts one."""
 
 import os
 import shlex

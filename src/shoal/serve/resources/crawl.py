@@ -46,7 +46,7 @@ class Crawl(Resource, kw_only=True):
     created_at: Moment
     started_at: Moment | None
     finished_at: Moment | None
-    records: Annotated[int, describe("Page records: pages, and errors without an answer (`responses.none`).")]
+    records: Annotated[int, describe("Page records: pages, and errors without a response (`responses.none`).")]
     pages: Annotated[int, describe("URLs that returned an HTTP response.")]
     errors: Annotated[int, describe("URLs that returned no response, or one that cannot be used.")]
     responses: Annotated[Responses, describe("Pages by HTTP status class.")]
@@ -203,7 +203,7 @@ class CrawlRetried(Crawl, kw_only=True):
 
 
 class CrawlRemoval(Resource, kw_only=True):
-    """A removal that goes on."""
+    """A removal that continues."""
 
     crawl_id: str
     removed: Annotated[int, describe("Rows that were removed so far.")]
@@ -221,11 +221,11 @@ class HostPoliteness(Resource, kw_only=True):
     robots: Annotated[RobotsState | None, describe("The result of the last request for robots.txt; null if unknown.")]
     robots_hash: Annotated[str | None, describe("Content hash of the robots.txt: its version.")]
     robots_fetched_at: Annotated[Moment | None, describe("When its robots.txt was fetched last.")]
-    crawl_delay_asked: Annotated[float | None, describe("The delay that robots.txt asks for.")]
+    crawl_delay_asked: Annotated[float | None, describe("The `Crawl-delay` in robots.txt.")]
     crawl_delay_honoured: Annotated[
-        float, describe("The crawl delay that is applied: what robots.txt asks for, capped at the maximum.")
+        float, describe("The crawl delay that is applied: the `Crawl-delay` in robots.txt, up to the maximum.")
     ]
-    crawl_delay_clamped: Annotated[bool, describe("Whether it asks for more than the maximum.")]
+    crawl_delay_clamped: Annotated[bool, describe("Whether the `Crawl-delay` is longer than the maximum.")]
     holds: Annotated[dict[str, int], describe("How often it asked us to wait, by the status of its response.")]
     hold_seconds: Annotated[float, describe("How long it was not requested because of that.")]
     held_until: Annotated[Moment | None, describe("Until when it is not requested now.")]
@@ -305,7 +305,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "stop": Verb(
         message("Stop"),
         message("The crawl is being stopped; pages in flight are finished first."),
-        message("Stop this crawl for good?"),
+        message("Stop this crawl permanently?"),
         message("Pages that were fetched are kept. A stopped crawl cannot be resumed."),
     ),
     "force": Verb(

@@ -83,7 +83,9 @@ class Result(Resource, kw_only=True):
     url: Annotated[str, describe("The requested URL.")]
     final_url: Annotated[str | None, describe("URL after redirects.")]
     http_status: Annotated[int | None, describe("HTTP status of the last response; null if there was none.")]
-    data: Annotated[Any, describe("Data extracted by the rule set; without one, the title and other facts.")]
+    data: Annotated[
+        Any, describe("Data extracted by the rule set; without one, the title and other fields of the page.")
+    ]
     meta: Annotated[ResultMeta, describe("How the fetch went.")]
     fetched_at: Annotated[Moment, describe("When it was fetched.")]
 

@@ -184,7 +184,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         message("Cancel the job"),
         message("The job was cancelled; a result that arrives later is refused."),
         message("Cancel this job?"),
-        message("It takes effect at once. If a worker is running it, its result is refused."),
+        message("It takes effect immediately. If a worker is running the job, the result will be rejected."),
     ),
 }
 DEAD_LETTER_VERBS: Final[Mapping[str, Verb]] = {

@@ -57,7 +57,7 @@ class Node(Resource, kw_only=True):
     memory_bytes: Annotated[int, describe("Memory of the node and its child processes.")]
     browsers: Annotated[int, describe("Browsers that run on it.")]
     browser_pages: Annotated[int, describe("Pages in these browsers.")]
-    browser_slots: Annotated[int, describe("Pages that it renders at the same time; 0 if it cannot.")]
+    browser_slots: Annotated[int, describe("Pages that it renders at the same time; 0 if it cannot render.")]
     uptime_seconds: Annotated[int, describe("Seconds since its start.")]
     total_processed: Annotated[int, describe("Tasks since its start.")]
     version: Annotated[str, describe("Version of Shoal that it runs.")]
@@ -143,8 +143,10 @@ class NodeCommand(Resource, kw_only=True):
     node_id: str
     command: Annotated[str, describe("pause, resume, drain, config_update or restart_browser.")]
     reason: Annotated[str, describe("Reason that the operator gave.")]
-    max_concurrency: Annotated[int | None, describe("Crawls and analyses to run together, for `config_update`.")]
-    page_slots: Annotated[int | None, describe("Page jobs to run together, for `config_update`.")]
+    max_concurrency: Annotated[
+        int | None, describe("Crawls and analyses to run at the same time, for `config_update`.")
+    ]
+    page_slots: Annotated[int | None, describe("Page jobs to run at the same time, for `config_update`.")]
     rate_limit: Annotated[float | None, describe("Pages per second; 0: unlimited.")]
     state: Annotated[CommandState, describe("State of the command; `applied` once the node has acknowledged it.")]
     detail: Annotated[str, describe("The response of the node.")]

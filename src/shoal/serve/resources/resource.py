@@ -17,7 +17,7 @@ NextLater = Annotated[str | None, describe("Cursor of what follows; null once no
 
 
 class Resource(Struct, kw_only=True):
-    """A response, or a part of one. Most are named after the value that they show."""
+    """A response, or a part of one. Most resources are named after the value that they show."""
 
     example: ClassVar[Any] = None  # the example of an endpoint that returns it
     open_fields: ClassVar[bool] = False  # whether it may be returned with further fields
@@ -58,8 +58,8 @@ class CrawlError(Resource, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """What a person may do with a resource: the label of its button, the sentence after it, and for one that is
-    confirmed first, the question and what it leads to. `message` marks these texts, so they are translated."""
+    """An action on a resource: the label of its button, the sentence after it and, if it must be confirmed first, the
+    question and the consequence. `message` marks these texts, so they are translated."""
 
     label: str
     done: str = ""

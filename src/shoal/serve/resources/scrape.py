@@ -17,7 +17,10 @@ class Scrape(Resource, kw_only=True):
     id: Annotated[str, describe("Id of the scrape, and of its page job.")]
     state: JobState
     explanation: Annotated[
-        str | None, describe("Why there is no result yet, or none at all, in one sentence; null with a result.")
+        str | None,
+        describe(
+            "A sentence that explains why there is no result yet, or no result at all; null if there is a result."
+        ),
     ]
     page: Annotated[
         PageRecord | None,
@@ -30,7 +33,9 @@ class Scrape(Resource, kw_only=True):
             "record, for `screenshot` a PNG in base64. Empty without a response."
         ),
     ]
-    is_cut: Annotated[bool, describe("Whether the page is longer than what is read of it; the rest is missing.")]
+    is_cut: Annotated[
+        bool, describe("Whether the page was too long to be read as a whole, so that its content is incomplete.")
+    ]
 
     example: ClassVar = {
         "id": "job_01hr2v8k3m4n5p6q",

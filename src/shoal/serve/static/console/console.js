@@ -2,7 +2,7 @@
 const root = document.documentElement;
 root.classList.add("scripted");
 
-// Theme: applied at once and kept in the cookie that the server reads.
+// Theme: applied immediately and kept in the cookie that the server reads.
 const themes = ["system", "light", "dark"];
 const choice = document.querySelector("[data-theme-choice]");
 

@@ -123,7 +123,7 @@ function open() {
   });
 }
 
-// The server ended the stream for good. If the session is over, the page leads to the login; else try once more.
+// The server ended the stream permanently. If the session is over, the page leads to the login; else try once more.
 async function again() {
   try {
     const answer = await fetch(location.href, { redirect: "manual", headers: { Accept: "text/html" } });
