@@ -285,13 +285,15 @@ async def test_a_crawl_is_compared_with_the_last_completed_one_of_the_same_seeds
     for one in (good, foreign, other):
         await move(shop, one, states.run(), states.complete("drained"))
     await move(shop, failed, states.run(), states.fail("no_seed_gave_a_page"))
-    await store_pages(shop.app, good, a_page("/"))
-    await store_pages(shop.app, crawl, a_page("/", robots="noindex", canonical=f"{SITE}/c"))
+    await store_pages(shop.app, good, a_page("/"), a_page("/priced", data={"price": 129}))
+    indexed = a_page("/", robots="noindex", canonical=f"{SITE}/c")
+    await store_pages(shop.app, crawl, indexed, a_page("/priced", data={"price": 119}))
     seen = await visitor.get(f"/crawls/{crawl.id}/diff")
     assert re.search(rf'value="{good.id}" selected', seen.html)
     assert "Indexing rules changed 1" in seen.text
     assert "→ noindex" in seen.text
     assert f"→ {SITE}/c" in seen.text
+    assert f"data.price 1 {SITE}/priced 129 → 119" in seen.text
     assert re.search(r"Failed · 0 pages · default", seen.text)
     assert re.search(r"Completed · 0 pages · theirs", seen.text)
     assert crawl.id not in options(seen.html)

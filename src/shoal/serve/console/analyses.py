@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from shoal.access.token import TokenScope
 from shoal.audit.analyses import Analyses
 from shoal.audit.analysis import AnalysisOptions
 from shoal.audit.codes import NOT_CHECKED, not_checked_by
@@ -21,11 +20,11 @@ from shoal.base.text import message, redact_url
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.states import SETTLED
 from shoal.serve.console.crawl import CrawlPage
-from shoal.serve.console.exports import exported, format_of, listed
+from shoal.serve.console.exports import batched, exported, format_of, listed
 from shoal.serve.console.feed import LivePage
 from shoal.serve.console.forms import AnyQuery, Search, View, form_endpoint, page_endpoint, parse, read_form, suggestion
 from shoal.serve.console.shell import Notice, Shell, local_path, sentence
-from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing, always
 from shoal.serve.resources import analysis as resource
 
 ROWS: Final = 50
@@ -83,26 +82,16 @@ class AnalysesPage(LivePage):
             "is_live": any(one.state not in TERMINAL for one in found),
         }
 
-    @endpoint(
-        "GET",
-        "/analyses.{format}",
-        scope=TokenScope.READ,
-        summary="Download the analyses that a search finds.",
-        query=AnyQuery,
-        public=False,
-        expensive=always,
-    )
+    @page_endpoint("/analyses.{format}", "Download the analyses that a search finds.", expensive=always)
     async def export_analyses(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         search = parse(request.http.query_params.get("q", ""), QUALIFIERS)
         state, crawl_id = _state_of(search), search.one("crawl")
-
-        async def batches() -> AsyncIterator[list[resource.Analysis]]:
-            after = None
-            while found := await self._analyses.newest(after=after, limit=BATCH, state=state, crawl_id=crawl_id):
-                yield [resource.Analysis.of(one) for one in found]
-                after = found[-1].number
-
-        return listed(request.path_param("format"), "analyses", resource.Analysis, batches())
+        found = batched(
+            lambda after: self._analyses.newest(after=after, limit=BATCH, state=state, crawl_id=crawl_id),
+            lambda one: one.number,
+            resource.Analysis.of,
+        )
+        return listed(request, "analyses", resource.Analysis, found)
 
     @form_endpoint("/analyses", "Analyze a crawl from the form.")
     async def analyze_from_form(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
@@ -195,15 +184,7 @@ class AnalysisPage(LivePage):
         except NotFound:
             return None
 
-    @endpoint(
-        "GET",
-        "/analyses/{analysis_id}/findings.{format}",
-        scope=TokenScope.READ,
-        summary="Download the findings.",
-        query=AnyQuery,
-        public=False,
-        expensive=always,
-    )
+    @page_endpoint("/analyses/{analysis_id}/findings.{format}", "Download the findings.", expensive=always)
     async def download_findings(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         """All stored findings, or those of one code, as CSV or as one JSON object per line."""
         name, code = request.path_param("format"), request.http.query_params.get("code")

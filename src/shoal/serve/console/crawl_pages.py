@@ -11,7 +11,6 @@ from urllib.parse import urlencode
 from msgspec import field
 from starlette.responses import Response
 
-from shoal.access.token import TokenScope
 from shoal.base.errors import InvalidInput, NotFound
 from shoal.base.text import message
 from shoal.base.url import Url, UrlRefusal, canonical, hostname
@@ -24,7 +23,7 @@ from shoal.crawl.store import CrawlFilter
 from shoal.pages.export.formats import Format
 from shoal.pages.export.table import PageTable, Row
 from shoal.pages.page import Page, response_class
-from shoal.pages.pages import QUICK, FoundPages, LinkCounters, LinkCounts, PageComparer, Pages
+from shoal.pages.pages import DATA, QUICK, FoundPages, LinkCounters, LinkCounts, PageComparer, Pages
 from shoal.pages.store import ANY_ERROR, PageFilter, PageRank
 from shoal.serve.console.crawl import LONGEST_URL, CrawlPage
 from shoal.serve.console.crawl_rows import class_parts, row_of
@@ -32,7 +31,7 @@ from shoal.serve.console.exports import exported, format_of
 from shoal.serve.console.forms import AnyQuery, page_endpoint
 from shoal.serve.console.shell import Shell, sentence
 from shoal.serve.crawl_parts import statuses_of
-from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing, always
 
 ROWS: Final = 50
 MOST_SORTED: Final = 1000  # rows of a sorted table
@@ -75,13 +74,10 @@ class CrawlPagesPage:
         self._link_counters = link_counters
         self._frame = frame
 
-    @endpoint(
-        "GET",
+    @page_endpoint(
         "/crawls/{crawl_id}/pages",
-        scope=TokenScope.READ,
-        summary="Show the pages of a crawl.",
+        "Show the pages of a crawl.",
         query=PagesQuery,
-        public=False,
         expensive=lambda query: bool(query.given or query.sort),
     )
     async def show_pages(self, request: EndpointRequest[Nothing, PagesQuery]) -> Response:
@@ -139,13 +135,10 @@ class CrawlPagesPage:
                 return self._shell.redirect(f"/pages/{crawl.id}~{number}")
         return self._shell.redirect(f"/crawls/{crawl.id}/frontier?{urlencode({'url': text or ''})}")
 
-    @endpoint(
-        "GET",
+    @page_endpoint(
         "/crawls/{crawl_id}/export/{kind}",
-        scope=TokenScope.READ,
-        summary="Download the pages that the filters select.",
+        "Download the pages that the filters select.",
         query=PagesQuery,
-        public=False,
         expensive=always,
     )
     async def export_pages(self, request: EndpointRequest[Nothing, PagesQuery]) -> Response:
@@ -155,15 +148,7 @@ class CrawlPagesPage:
         made = format_of(kind, table.columns)
         return exported(made, f"{crawl.id}.{kind}", self._rows(crawl, wanted, table, made))
 
-    @endpoint(
-        "GET",
-        "/crawls/{crawl_id}/broken",
-        scope=TokenScope.READ,
-        summary="Show the broken links of a crawl.",
-        query=AnyQuery,
-        public=False,
-        expensive=always,
-    )
+    @page_endpoint("/crawls/{crawl_id}/broken", "Show the broken links of a crawl.", expensive=always)
     async def show_broken(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         status = await self._crawls.get(request.path_param("crawl_id"))
         after = number_in(request.http.query_params.get("after"))
@@ -289,15 +274,7 @@ class CrawlDiffPage:
         self._comparer = comparer
         self._frame = frame
 
-    @endpoint(
-        "GET",
-        "/crawls/{crawl_id}/diff",
-        scope=TokenScope.READ,
-        summary="Compare a crawl with another.",
-        query=AnyQuery,
-        public=False,
-        expensive=always,
-    )
+    @page_endpoint("/crawls/{crawl_id}/diff", "Compare a crawl with another.", expensive=always)
     async def show_diff(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         status = await self._crawls.get(request.path_param("crawl_id"))
         seed = canonical(status.crawl.config.seeds[0])
@@ -309,11 +286,15 @@ class CrawlDiffPage:
             others.insert(0, base)
         view = self._shell.view(request.http)
         formats = self._shell.formats(view)
+        diff = None if base is None else await self._comparer.compare(base.crawl.number, status.crawl.number)
         context = self._frame.head(view, status, "diff") | {
             "others": [row_of(one, formats) for one in others],
             "base": base,
-            "kinds": [(name, view.language(title)) for name, title in KINDS],
-            "diff": None if base is None else await self._comparer.compare(base.crawl.number, status.crawl.number),
+            "diff": diff,
+            "kinds": []
+            if diff is None
+            else [(name, view.language(title)) for name, title in KINDS]
+            + [(name, name) for name in sorted(diff.changes) if name.startswith(DATA)],
         }
         return self._shell.page(request.http, "crawl_diff.html", context, section="crawls")
 

@@ -2,7 +2,7 @@
 matches."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -21,7 +21,7 @@ from shoal.crawl.store import CrawlFilter
 from shoal.serve.authentication import caller_of
 from shoal.serve.console.crawl_actions import REMOVE_SECONDS
 from shoal.serve.console.crawl_rows import CrawlRow, row_of
-from shoal.serve.console.exports import listed
+from shoal.serve.console.exports import batched, listed
 from shoal.serve.console.feed import LivePage
 from shoal.serve.console.format import Language
 from shoal.serve.console.forms import (
@@ -37,7 +37,7 @@ from shoal.serve.console.forms import (
 )
 from shoal.serve.console.shell import Notice, Shell, local_path, sentence
 from shoal.serve.crawls import LAST_CRAWL, labels_of
-from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing, always
 from shoal.serve.resources.crawl import VERBS, Crawl
 from shoal.serve.resources.resource import Verb
 from shoal.serve.stats import Cached
@@ -148,25 +148,15 @@ class CrawlsPage(LivePage):
             },
         }
 
-    @endpoint(
-        "GET",
-        "/crawls.{format}",
-        scope=TokenScope.READ,
-        summary="Download the crawls that a search finds.",
-        query=AnyQuery,
-        public=False,
-        expensive=always,
-    )
+    @page_endpoint("/crawls.{format}", "Download the crawls that a search finds.", expensive=always)
     async def export_crawls(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         wanted = filter_of(parse(request.http.query_params.get("q", ""), QUALIFIERS))
-
-        async def batches() -> AsyncIterator[list[Crawl]]:
-            after = None
-            while found := await self._crawls.matching(wanted, after=after, limit=BATCH):
-                yield [Crawl.of(one) for one in found]
-                after = found[-1].crawl.number
-
-        return listed(request.path_param("format"), "crawls", Crawl, batches())
+        found = batched(
+            lambda after: self._crawls.matching(wanted, after=after, limit=BATCH),
+            lambda one: one.crawl.number,
+            Crawl.of,
+        )
+        return listed(request, "crawls", Crawl, found)
 
     @form_endpoint("/crawls/actions", "Pause, resume, stop or remove crawls.")
     async def act_on_crawls(self, request: EndpointRequest[Nothing, Nothing]) -> Response:

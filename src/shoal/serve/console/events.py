@@ -12,14 +12,17 @@ from shoal.base.errors import InvalidInput, ShoalError
 from shoal.base.text import message, redact_url
 from shoal.events.webhook import DELIVERY_LABELS, DeliveryState, NewWebhook, WebhookChange
 from shoal.events.webhooks import MOST_WEBHOOKS, TestDelivery, Webhooks, WebhookTester
+from shoal.serve.console.exports import at_once, batched, listed
 from shoal.serve.console.feed import LivePage
 from shoal.serve.console.forms import AnyQuery, View, form_endpoint, page_endpoint, read_form
 from shoal.serve.console.shell import Notice, Shell, carry_out, sentence
-from shoal.serve.endpoint import EndpointRequest, Nothing
+from shoal.serve.endpoint import EndpointRequest, Nothing, always
 from shoal.serve.requests import LAST
+from shoal.serve.resources import webhook as resource
 from shoal.serve.resources.webhook import VERBS
 
 SHOWN: Final = 50
+BATCH: Final = 500
 PLACES: Final = {
     **dict.fromkeys(("crawl.started", "crawl.completed", "crawl.failed", "crawl.stopped"), "/crawls/"),
     **dict.fromkeys(("crawl.job.completed", "crawl.job.failed"), "/jobs/"),
@@ -44,6 +47,19 @@ class EventsPage(LivePage):
         context = await self.context(self._shell.view(request.http), {})
         context |= {"topic": "/events", "secret": ""}
         return self._shell.page(request.http, "events.html", context, section="events")
+
+    @page_endpoint("/events.{format}", "Download the stored events.", expensive=always)
+    async def export_events(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        """All events that are still stored, oldest first."""
+        found = batched(
+            lambda after: self._webhooks.events(after or 0, BATCH), lambda one: one.sequence, resource.Event.of
+        )
+        return listed(request, "events", resource.Event, found)
+
+    @page_endpoint("/webhooks.{format}", "Download the webhooks.", expensive=always)
+    async def export_webhooks(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        rows = [resource.Webhook.of(one) for one in await self._webhooks.all()]
+        return listed(request, "webhooks", resource.Webhook, at_once(*rows))
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         found = await self._webhooks.all()
@@ -90,6 +106,18 @@ class WebhookPage(LivePage):
     @page_endpoint("/events/{webhook_id}", "Show a webhook.")
     async def show_webhook_page(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         return await self._shown(request)
+
+    @page_endpoint("/events/{webhook_id}/deliveries.{format}", "Download the deliveries.", expensive=always)
+    async def export_deliveries(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        """Those in the state of the query, newest first."""
+        hook, _ = await self._webhooks.get(request.path_param("webhook_id"))
+        state = _state_in(request)
+        found = batched(
+            lambda before: self._webhooks.deliveries(hook.id, state, LAST if before is None else before, BATCH),
+            lambda one: one.sequence,
+            resource.Delivery.of,
+        )
+        return listed(request, f"{hook.id}.deliveries", resource.Delivery, found)
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         hook, counts = await self._webhooks.get(params["webhook_id"])
@@ -162,11 +190,11 @@ class WebhookPage(LivePage):
         return self._shell.redirect("/events", Notice(language(VERBS["remove"].done)))
 
     async def _shown(self, request: EndpointRequest[Any, Any], secret: str = "") -> Response:
-        webhook_id, state = request.path_param("webhook_id"), request.http.query_params.get("state", "")
-        params = {"webhook_id": webhook_id, **({"state": state} if state in set(DeliveryState) else {})}
+        webhook_id, state = request.path_param("webhook_id"), _state_in(request)
+        params = {"webhook_id": webhook_id} | ({} if state is None else {"state": state})
         view = self._shell.view(request.http)
         context = await self.context(view, params)
-        topic = self._shell.url(f"/events/{webhook_id}", state=params.get("state")).removeprefix(self._shell.prefix)
+        topic = self._shell.url(f"/events/{webhook_id}", state=state).removeprefix(self._shell.prefix)
         now = from_micros(self._shell.formats(view).now)
         context |= {"topic": topic, "secret": secret}
         context |= {
@@ -186,6 +214,12 @@ class WebhookPage(LivePage):
             )
         error = sentence(tested.answer.error or "")
         return view.language("The test event was not accepted, after {took}. {error}", took=took, error=error)
+
+
+def _state_in(request: EndpointRequest[Any, Any]) -> str | None:
+    """Return the state of the deliveries that the query asks for; None if there is no such state."""
+    state = request.http.query_params.get("state")
+    return state if state in set(DeliveryState) else None
 
 
 def _time(name: str, text: str) -> int:

@@ -5,7 +5,7 @@ import secrets
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
@@ -30,10 +30,14 @@ class AnyQuery(Form, frozen=True, kw_only=True, forbid_unknown_fields=False):
 
 
 def page_endpoint(
-    path: str, summary: str, scope: TokenScope = TokenScope.READ, query: type[Form] = AnyQuery
+    path: str,
+    summary: str,
+    scope: TokenScope = TokenScope.READ,
+    query: type[Form] = AnyQuery,
+    expensive: Callable[[Any], bool] = lambda _: False,
 ) -> Callable[[Handler], Handler]:
-    """Add the decorated method to the table as a page of the console."""
-    return endpoint("GET", path, scope=scope, summary=summary, query=query, public=False)
+    """Add the decorated method to the table as a page of the console, or as a file that one offers."""
+    return endpoint("GET", path, scope=scope, summary=summary, query=query, public=False, expensive=expensive)
 
 
 def form_endpoint(path: str, summary: str, scope: TokenScope = TokenScope.WRITE) -> Callable[[Handler], Handler]:

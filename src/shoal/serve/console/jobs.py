@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from shoal.access.token import TokenScope
 from shoal.base.errors import InvalidInput
 from shoal.base.text import message
 from shoal.queue.job import RUN_KINDS, SHARED_LANE, Grant, Job, attempts_made, bot_of, node_of
@@ -18,12 +17,12 @@ from shoal.queue.reasons import reason_text
 from shoal.queue.states import LABELS, TERMINAL, JobState
 from shoal.serve.authentication import caller_of
 from shoal.serve.console.charts import Span, timeline
-from shoal.serve.console.exports import listed
+from shoal.serve.console.exports import at_once, listed
 from shoal.serve.console.feed import LivePage
 from shoal.serve.console.format import Formats, Language
 from shoal.serve.console.forms import AnyQuery, Search, View, form_endpoint, page_endpoint, parse, read_form, suggestion
 from shoal.serve.console.shell import Shell, carry_out, local_path, sentence
-from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing, always
 from shoal.serve.resources import job as resource
 from shoal.serve.resources.job import DEAD_LETTER_VERBS, VERBS
 from shoal.serve.stats import Cached
@@ -143,15 +142,7 @@ class JobsPage(LivePage):
             "is_live": True,
         }
 
-    @endpoint(
-        "GET",
-        "/jobs.{format}",
-        scope=TokenScope.READ,
-        summary="Download the jobs that a search finds.",
-        query=AnyQuery,
-        public=False,
-        expensive=always,
-    )
+    @page_endpoint("/jobs.{format}", "Download the jobs that a search finds.", expensive=always)
     async def export_jobs(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         which = filter_of(parse(request.http.query_params.get("q", ""), QUALIFIERS))
 
@@ -162,7 +153,7 @@ class JobsPage(LivePage):
                 found = await self._jobs.newest(which, before=found.next, limit=BATCH)
                 yield [resource.Job.of(job) for job in found.items]
 
-        return listed(request.path_param("format"), "jobs", resource.Job, batches())
+        return listed(request, "jobs", resource.Job, batches())
 
     @form_endpoint("/jobs/actions", "Retry or remove dead letters.")
     async def act_on_jobs(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
@@ -220,7 +211,6 @@ class JobPage(LivePage):
             )
             for grant, (node, _) in zip(history, holders, strict=True)
         ]
-        end = max((int(span.end) for span in spans), default=formats.now)
         return {
             "row": row,
             "job": job,
@@ -234,11 +224,15 @@ class JobPage(LivePage):
                 (view.language(PRIORITY_PARTS.get(name, name)), formats.number(round(points, 1) + 0.0, 1))
                 for name, points in job.priority_parts.items()
             ],
-            "timeline": timeline(spans, history[0].granted_at, end, view.language("Leases over time"), len(nodes))
-            if len(history) > 1
-            else "",
+            "timeline": timeline(spans, view.language("Leases over time"), formats) if len(history) > 1 else "",
             "is_live": row.is_live,
         }
+
+    @page_endpoint("/jobs/{job_id}/leases.{format}", "Download the leases of a job.", expensive=always)
+    async def export_leases(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        job_id = request.path_param("job_id")
+        rows = [resource.Grant.of(grant) for grant in await self._jobs.history(job_id)]
+        return listed(request, f"{job_id}.leases", resource.Grant, at_once(*rows))
 
     @form_endpoint("/jobs/{job_id}/actions", "Retry or cancel a job.")
     async def act_on_job(self, request: EndpointRequest[Nothing, Nothing]) -> Response:

@@ -24,7 +24,7 @@ from shoal.pages.page import CLASSES
 from shoal.plan.policies import Policies
 from shoal.plan.policy import LATE
 from shoal.plan.store import PolicyCounts
-from shoal.serve.console.charts import Column, Part, scale_of
+from shoal.serve.console.charts import Column, Part
 from shoal.serve.console.crawl_rows import KINDS, class_name, row_of
 from shoal.serve.console.feed import LivePage
 from shoal.serve.console.format import Formats, Language
@@ -96,7 +96,6 @@ class RateSampler:
 
 
 HOURS: Final = 24
-TICKS: Final = (1.0, 0.75, 0.5, 0.25)  # of the time axis, as parts of how far it reaches back; the last is now
 SLOW_OUTBOX: Final = 30.0  # seconds that an event may wait until that is a problem
 SHOWN: Final = 8
 LATEST_ANALYSES: Final = 100
@@ -195,20 +194,13 @@ class OverviewPage(LivePage):
         formats = self._shell.formats(view)
         day = {row.hour: row.amounts for row in (await self._hourly.read(HOURS, PAGES, 0))[0]}
         hours = day_columns(day, formats)
-        now, history = self._rates.now, self._rates.history
-        top, top_hour = scale_of(history), scale_of([column.total for column in hours])
         return {
             "figures": figures,
             "rows": [row_of(status, formats) for status in figures.latest],
-            "rate_now": now,
-            "history": history,
-            "rate_levels": [formats.short(top), formats.short(top / 2), "0"],
-            "times": [
-                *(formats.ago(formats.now - int(self._rates.seconds * part * 1e6)) for part in TICKS),
-                view.language("now"),
-            ],
+            "rate_now": self._rates.now,
+            "history": self._rates.history,
+            "seconds": self._rates.seconds,
             "hours": hours,
-            "hour_levels": [formats.short(top_hour), formats.short(top_hour / 2), "0"],
             "problems": problems_of(figures, view.language),
             "waiting": figures.crawls.get("queued", 0) + figures.jobs.get("page", {}).get("pending", 0),
             "total_day": sum(column.total for column in hours),
@@ -222,12 +214,12 @@ def problems_of(figures: Figures, language: Language) -> list[tuple[str, str]]:
     lost, webhooks = figures.nodes[NodeState.LOST], figures.failing_webhooks
     plural, slow = language.plural, int(figures.outbox_lag > SLOW_OUTBOX)
     found = [
-        (dead, plural("{count} dead letter", "{count} dead letters", dead), "/jobs?q=state:dead"),
-        (gates, plural("{count} failing gate", "{count} failing gates", gates), "/analyses"),
+        (dead, plural("{count} failed job", "{count} failed jobs", dead), "/jobs?q=state:dead"),
+        (gates, plural("{count} site fails its gate", "{count} sites fail their gates", gates), "/analyses"),
         (late, plural("{count} late policy", "{count} late policies", late), "/policies?q=is:late"),
-        (lost, plural("{count} lost node", "{count} lost nodes", lost), "/fleet"),
+        (lost, plural("{count} lost worker", "{count} lost workers", lost), "/fleet"),
         (webhooks, plural("{count} failing webhook", "{count} failing webhooks", webhooks), "/events"),
-        (slow, language("events wait to be forwarded"), "/events"),
+        (slow, language("events wait for their webhooks"), "/events"),
     ]
     return [(words, path) for count, words, path in found if count]
 

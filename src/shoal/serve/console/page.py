@@ -8,7 +8,6 @@ from typing import Final
 import orjson
 from starlette.responses import Response
 
-from shoal.access.token import TokenScope
 from shoal.audit.analyses import Analyses
 from shoal.audit.codes import CODES
 from shoal.audit.finding import Finding
@@ -32,7 +31,7 @@ from shoal.serve.console import texts as url_texts
 from shoal.serve.console.crawl_rows import row_of
 from shoal.serve.console.forms import AnyQuery, page_endpoint
 from shoal.serve.console.shell import Shell
-from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing, always
 from shoal.web.renderer import file_name
 
 
@@ -133,15 +132,7 @@ class PagePage:
         self._copies = copies
         self._findings = findings
 
-    @endpoint(
-        "GET",
-        "/pages/{page_id}",
-        scope=TokenScope.READ,
-        summary="Show a page.",
-        query=AnyQuery,
-        public=False,
-        expensive=always,
-    )
+    @page_endpoint("/pages/{page_id}", "Show a page.", expensive=always)
     async def show_page(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         crawl, page = await self._page(request.path_param("page_id"))
         response = await self._copies.response(page)

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from shoal.access.token import TokenScope
 from shoal.base.clock import span
 from shoal.base.errors import InvalidInput
 from shoal.base.request_form import fields_of
@@ -14,13 +13,14 @@ from shoal.base.text import message, redact_url
 from shoal.page_jobs.groups import History
 from shoal.plan.policies import Policies
 from shoal.plan.policy import LATE, Policy, PolicyForm, PolicyState, shown_options
-from shoal.serve.console.exports import listed
+from shoal.serve.console.exports import batched, listed
 from shoal.serve.console.feed import LivePage
 from shoal.serve.console.format import Formats, parted
 from shoal.serve.console.forms import AnyQuery, Search, View, form_endpoint, page_endpoint, parse, read_form, suggestion
 from shoal.serve.console.shell import Notice, Shell, carry_out, local_path, sentence
-from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing, always
 from shoal.serve.resources import policy as resource
+from shoal.serve.resources.group import Result
 from shoal.serve.resources.policy import VERBS
 
 
@@ -64,6 +64,7 @@ def row_of(policy: Policy, now: int, formats: Formats) -> PolicyRow:
 ROWS: Final = 50
 MOST_DUE: Final = 200
 RUNS: Final = 20
+BATCH: Final = 500
 LAST_POLICY: Final = 2**31 - 1
 QUALIFIERS: Final = ("is", "project")
 KINDS: Final = ("due", "late", "enabled", "disabled")
@@ -95,15 +96,7 @@ class PoliciesPage(LivePage):
         context |= {"topic": topic, "suggestions": suggestions}
         return self._shell.page(request.http, "policies.html", context, section="policies")
 
-    @endpoint(
-        "GET",
-        "/policies.{format}",
-        scope=TokenScope.READ,
-        summary="Download the policies that a search finds.",
-        query=AnyQuery,
-        public=False,
-        expensive=always,
-    )
+    @page_endpoint("/policies.{format}", "Download the policies that a search finds.", expensive=always)
     async def export_policies(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         search = parse(request.http.query_params.get("q", ""), QUALIFIERS)
         is_cut = search.one("is") in ("due", "late")  # those are read at once
@@ -117,7 +110,7 @@ class PoliciesPage(LivePage):
                     return
                 after = found[-1].number
 
-        return listed(request.path_param("format"), "policies", resource.Policy, batches())
+        return listed(request, "policies", resource.Policy, batches())
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         search, problem, after = Search(params.get("q", "")), "", _number(params.get("after"))
@@ -186,6 +179,17 @@ class PolicyPage(LivePage):
             "results": await self._history.of_policy(policy.id, limit=RUNS),
             "is_live": policy.live_job_id is not None,
         }
+
+    @page_endpoint("/policies/{policy_id}/runs.{format}", "Download the results of a policy.", expensive=always)
+    async def export_runs(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        """The results of its page jobs, newest first. The runs of a site are crawls."""
+        policy_id = (await self._policies.get(request.path_param("policy_id"))).id
+        found = batched(
+            lambda before: self._history.of_policy(policy_id, before=before, limit=BATCH),
+            lambda one: one.number,
+            Result.of,
+        )
+        return listed(request, f"{policy_id}.runs", Result, found)
 
     @form_endpoint("/policies/{policy_id}/actions", "Run, enable, disable or remove a policy.")
     async def act_on_policy(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
