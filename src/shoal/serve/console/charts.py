@@ -125,7 +125,7 @@ def over_time(values: Sequence[float], seconds: float, label: str, formats: Form
     most, step = scale_of(values), WIDTH / max(1, len(values) - 1)
     cuts = [_cut(min(place * step, WIDTH - CUT_WIDTH), CUT_WIDTH) for place, value in enumerate(values) if value > most]
     points = [(place * step, height - min(value, most) / most * (height - 2)) for place, value in enumerate(values)]
-    times = [formats.ago(formats.now - int(seconds * part * 1e6)) for part in TICKS]
+    times = [formats.ago(formats.now - int(seconds * part * 1e6)) if seconds * part >= 10 else "" for part in TICKS]
     times = ["" if place and time == times[place - 1] else time for place, time in enumerate(times)]
     below = Markup("").join(map(Markup("<span>{}</span>").format, [*times, formats.language("now")]))
     marks = _area(points, height) + Markup("").join(cuts)
