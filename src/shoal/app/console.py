@@ -24,7 +24,7 @@ from shoal.serve.console.fleet import BotsPage, FleetPage, NodePage, NodeRateSam
 from shoal.serve.console.jobs import JobPage, JobsPage
 from shoal.serve.console.new_crawl import NewCrawlPage
 from shoal.serve.console.overview import Overview, OverviewPage, RateSampler
-from shoal.serve.console.page import PageCopies, PageFindings, PagePage
+from shoal.serve.console.page import PageCopies, PagePage
 from shoal.serve.console.policies import PoliciesPage, PolicyPage
 from shoal.serve.console.policy_form import PolicyFormPage, PolicyImportPage
 from shoal.serve.console.settings import PreferencesApi, SettingsPage, Storage
@@ -190,7 +190,6 @@ class Console:
     def endpoint_groups(self) -> list[object]:
         app = self._app
         pages = app.pages
-        findings = PageFindings(app.audit.analyses)
         copies = PageCopies(app.bodies, app.settings.render.screenshots)
         return [
             self.overview,
@@ -209,7 +208,7 @@ class Console:
             self.crawl_audit,
             self.crawl,
             CrawlActions(self.shell, app.crawls, app.frontier_admin, app.crawl_removals),
-            PagePage(self.shell, app.crawls, app.frontier_admin, pages, copies, findings),
+            PagePage(self.shell, app.crawls, app.frontier_admin, pages, copies, app.audit.analyses),
             self.jobs,
             self.job,
             self.fleet,

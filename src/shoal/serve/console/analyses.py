@@ -22,7 +22,17 @@ from shoal.crawl.states import SETTLED
 from shoal.serve.console.crawl import CrawlPage
 from shoal.serve.console.exports import batched, exported, format_of, listed
 from shoal.serve.console.feed import LivePage
-from shoal.serve.console.forms import AnyQuery, Search, View, form_endpoint, page_endpoint, parse, read_form, suggestion
+from shoal.serve.console.forms import (
+    AnyQuery,
+    Search,
+    View,
+    form_endpoint,
+    page_endpoint,
+    parse,
+    read_form,
+    row_in,
+    suggestion,
+)
 from shoal.serve.console.shell import Notice, Shell, local_path, sentence
 from shoal.serve.endpoint import EndpointRequest, Nothing, always
 from shoal.serve.resources import analysis as resource
@@ -30,6 +40,7 @@ from shoal.serve.resources import analysis as resource
 ROWS: Final = 50
 BATCH: Final = 500
 LAST: Final = 2**31 - 1
+LAST_FINDING: Final = 10**15
 OTHERS: Final = 20  # earlier analyses of a crawl
 QUALIFIERS: Final = ("state", "crawl")
 COLUMNS: Final = {"code": "text", "severity": "text", "page": "text", "evidence": "json"}
@@ -41,6 +52,7 @@ class AnalysesPage(LivePage):
 
     paths = ("/analyses",)
     regions = ("analysis_rows",)
+    template, section, query = "analyses.html", "analyses", ("q", "after")
 
     def __init__(self, shell: Shell, analyses: Analyses, gates: Gates) -> None:
         self._shell = shell
@@ -49,22 +61,19 @@ class AnalysesPage(LivePage):
 
     @page_endpoint("/analyses", "Show the analyses.")
     async def show_analyses(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        query = request.http.query_params
-        params = {name: query[name] for name in ("q", "after") if query.get(name)}
-        context = await self.context(self._shell.view(request.http), params)
-        context |= {"topic": self._shell.url("/analyses", **params).removeprefix(self._shell.prefix)}
-        context |= {"gates": [stored.name for stored in await self._gates.all()]}
-        language = self._shell.view(request.http).language
+        return await self.shown(request)
+
+    async def once(self, request: EndpointRequest[Any, Any], view: View, context: Mapping[str, Any]) -> dict[str, Any]:
+        language = view.language
         states = [(state.value, language(word)) for state, word in LABELS.items()]
-        context["suggestions"] = {
+        suggestions = {
             "state": suggestion(language("where it is"), states),
             "crawl": suggestion(language("the id of a crawl"), [one.crawl_id for one, _ in context["rows"]]),
         }
-        return self._shell.page(request.http, "analyses.html", context, section="analyses")
+        return {"suggestions": suggestions, "gates": [stored.name for stored in await self._gates.all()]}
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
-        search, problem, after = Search(params.get("q", "")), "", params.get("after", "")
-        number = min(int(after), LAST) if after.isascii() and after.isdecimal() and len(after) < 11 else None
+        search, problem, number = Search(params.get("q", "")), "", row_in(params.get("after"), LAST)
         found = []
         try:
             search = parse(params.get("q", ""), QUALIFIERS)
@@ -102,10 +111,7 @@ class AnalysesPage(LivePage):
             options = AnalysisOptions(gate, name or None)
             analysis = await self._analyses.submit(form.get("crawl_id"), options, form.get("baseline") or None)
         except ShoalError as error:
-            if error.response.http_status >= 500:
-                raise
-            back = local_path(form.get("back", "/analyses"))
-            return self._shell.redirect(back, Notice(sentence(error.message), is_problem=True))
+            return self._shell.refused(local_path(form.get("back", "/analyses")), error)
         return self._shell.redirect(local_path(form.get("back", f"/analyses/{analysis.id}")), Notice(language(STARTED)))
 
 
@@ -123,6 +129,7 @@ class AnalysisPage(LivePage):
 
     paths = ("/analyses/{analysis_id}",)
     regions = ("analysis_head", "analysis")
+    template, section, query = "analysis.html", "analyses", ("code", "after")
 
     def __init__(self, shell: Shell, analyses: Analyses) -> None:
         self._shell = shell
@@ -130,10 +137,7 @@ class AnalysisPage(LivePage):
 
     @page_endpoint("/analyses/{analysis_id}", "Show an analysis.")
     async def show_analysis(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        analysis_id, chosen = request.path_param("analysis_id"), chosen_in(request)
-        context = await self.context(self._shell.view(request.http), chosen | {"analysis_id": analysis_id})
-        context["topic"] = topic_of(self._shell, f"/analyses/{analysis_id}", chosen)
-        return self._shell.page(request.http, "analysis.html", context, section="analyses")
+        return await self.shown(request)
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         analysis = await self._analyses.get(params["analysis_id"])
@@ -164,15 +168,15 @@ class AnalysisPage(LivePage):
 
     async def _chosen(self, analysis_id: str, code: FindingCount | None, after: str) -> dict[str, Any]:
         """Return the findings of one code, from a place on."""
-        found, is_place = [], after.isascii() and after.isdecimal() and len(after) < 16
+        found, number = [], row_in(after, LAST_FINDING)
         if code is not None:
-            place = FindingPlace(code.code, int(after)) if is_place else None
+            place = None if number is None else FindingPlace(code.code, number)
             found = await self._analyses.findings(analysis_id, after=place, limit=ROWS + 1, code=code.code)
         return {
             "code": code,
             "findings": [one for _, one in found[:ROWS]],
             "next": found[ROWS - 1][0].number if len(found) > ROWS else None,
-            "is_first": not is_place,
+            "is_first": number is None,
         }
 
     async def _baseline(self, analysis_id: str | None) -> dict[str, FindingCount] | None:
@@ -208,21 +212,12 @@ def _earlier(one: FindingCount, before: Mapping[str, FindingCount] | None) -> in
     return None if before is None else before[one.code].count if one.code in before else 0
 
 
-def chosen_in(request: EndpointRequest[Nothing, AnyQuery]) -> dict[str, str]:
-    """Return the code of the findings to show, and where they begin."""
-    query = request.http.query_params
-    return {name: query[name][:100] for name in ("code", "after") if query.get(name)}
-
-
-def topic_of(shell: Shell, path: str, chosen: Mapping[str, str]) -> str:
-    return shell.url(path, **chosen).removeprefix(shell.prefix)
-
-
 class CrawlAuditPage(LivePage):
     """`/crawls/{crawl_id}/audit`: the newest analysis of a crawl, and the form for another one."""
 
     paths = ("/crawls/{crawl_id}/audit",)
     regions = ("crawl_head", "crawl_audit")
+    template, section, query = "crawl_audit.html", "crawls", ("code", "after")
 
     def __init__(
         self, shell: Shell, crawls: Crawls, analyses: Analyses, gates: Gates, frame: CrawlPage, shown: AnalysisPage
@@ -236,11 +231,7 @@ class CrawlAuditPage(LivePage):
 
     @page_endpoint("/crawls/{crawl_id}/audit", "Show the newest analysis of a crawl.")
     async def show_audit(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        crawl_id, chosen = request.path_param("crawl_id"), chosen_in(request)
-        context = await self.context(self._shell.view(request.http), chosen | {"crawl_id": crawl_id})
-        context |= {"gates": [stored.name for stored in await self._gates.all()]}
-        context["topic"] = topic_of(self._shell, f"/crawls/{crawl_id}/audit", chosen)
-        return self._shell.page(request.http, "crawl_audit.html", context, section="crawls")
+        return await self.shown(request, gates=[stored.name for stored in await self._gates.all()])
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         status = await self._crawls.get(params["crawl_id"])

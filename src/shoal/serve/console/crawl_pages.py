@@ -28,12 +28,13 @@ from shoal.pages.store import ANY_ERROR, PageFilter, PageRank
 from shoal.serve.console.crawl import LONGEST_URL, CrawlPage
 from shoal.serve.console.crawl_rows import class_parts, row_of
 from shoal.serve.console.exports import exported, format_of
-from shoal.serve.console.forms import AnyQuery, page_endpoint
+from shoal.serve.console.forms import AnyQuery, page_endpoint, row_in
 from shoal.serve.console.shell import Shell, sentence
 from shoal.serve.crawl_parts import statuses_of
 from shoal.serve.endpoint import EndpointRequest, Nothing, always
 
 ROWS: Final = 50
+LAST_PAGE: Final = 10**17
 MOST_SORTED: Final = 1000  # rows of a sorted table
 SORT_SECONDS: Final = 2.0  # for counting links before pages are sorted by them
 BROKEN_ROWS: Final = 30
@@ -88,7 +89,7 @@ class CrawlPagesPage:
             wanted = page_filter(given)
         except InvalidInput as error:
             problem = sentence(error.message)
-        after, sort, crawl = number_in(request.query.after), request.query.sort, status.crawl
+        after, sort, crawl = row_in(request.query.after, LAST_PAGE) or 0, request.query.sort, status.crawl
         column = sort.removeprefix("-")
         order = COLUMNS.get(column)
         links = await self._link_counts(crawl, SORT_SECONDS if column == "linked" else QUICK)
@@ -151,7 +152,7 @@ class CrawlPagesPage:
     @page_endpoint("/crawls/{crawl_id}/broken", "Show the broken links of a crawl.", expensive=always)
     async def show_broken(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         status = await self._crawls.get(request.path_param("crawl_id"))
-        after = number_in(request.http.query_params.get("after"))
+        after = row_in(request.http.query_params.get("after"), LAST_PAGE) or 0
         number = status.crawl.number
         found = await self._pages.search(number, after, BROKEN_ROWS, PageFilter(failed=True))
         keys = {page.url: key_of(Url(page.url), status.crawl.key_seed)[0] for _, page in found.pages}
@@ -235,11 +236,6 @@ def page_filter(given: Mapping[str, str]) -> PageFilter:
         text=given.get("text"),
         failed="failed" in given,
     )
-
-
-def number_in(text: str | None) -> int:
-    """Return the number of the last page on the previous screen; 0 for anything else."""
-    return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 18 else 0
 
 
 def _fails(given: Mapping[str, str]) -> bool:

@@ -33,6 +33,7 @@ from shoal.serve.console.forms import (
     page_endpoint,
     parse,
     read_form,
+    row_in,
     suggestion,
 )
 from shoal.serve.console.shell import Notice, Shell, local_path, sentence
@@ -94,6 +95,7 @@ class CrawlsPage(LivePage):
 
     paths = ("/crawls",)
     regions = ("crawl_states", "crawl_rows")
+    template, section, query = "crawls.html", "crawls", ("q", "after")
 
     def __init__(
         self,
@@ -111,17 +113,14 @@ class CrawlsPage(LivePage):
 
     @page_endpoint("/crawls", "Show the crawls.")
     async def show_crawls(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        query = request.http.query_params
-        params = {name: query[name] for name in ("q", "after") if query.get(name)}
-        context = await self.context(self._shell.view(request.http), params)
-        context |= {"topic": self._shell.url("/crawls", **params).removeprefix(self._shell.prefix)}
-        context |= {"address": f"{request.http.url.scheme}://{request.http.url.netloc}"}
-        context |= {"suggestions": suggestions(context["rows"], self._shell.view(request.http).language)}
-        return self._shell.page(request.http, "crawls.html", context, section="crawls")
+        return await self.shown(request, address=f"{request.http.url.scheme}://{request.http.url.netloc}")
+
+    async def once(self, request: EndpointRequest[Any, Any], view: View, context: Mapping[str, Any]) -> dict[str, Any]:
+        return {"suggestions": suggestions(context["rows"], view.language)}
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         search, problem, found = Search(params.get("q", "")), "", FoundCrawls([], None)
-        after = _number(params.get("after"))
+        after = row_in(params.get("after"), LAST_CRAWL)
         try:
             search = parse(params.get("q", ""), QUALIFIERS)
             found = await self._search.find(filter_of(search), after=after, limit=ROWS)
@@ -254,10 +253,3 @@ def filter_of(search: Search) -> CrawlFilter:
         host=search.one("host"),
         text=search.text or None,
     )
-
-
-def _number(text: str | None) -> int | None:
-    """Return the number of the last crawl on the previous page; None for anything else."""
-    if text is None or not text.isascii() or not text.isdecimal() or len(text) > 10:
-        return None
-    return min(int(text), LAST_CRAWL)

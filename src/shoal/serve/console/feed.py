@@ -42,10 +42,31 @@ class LivePage:
 
     paths: tuple[str, ...]  # such as `/crawls/{crawl_id}`
     regions: tuple[str, ...]  # the templates in `regions/`
+    template: str
+    section: str
+    query: tuple[str, ...] = ()  # the query parameters that the page depends on
+    _shell: Shell
+
+    async def shown(self, request: EndpointRequest[Any, Any], **more: Any) -> Response:
+        """Render the page. `more`: further values for its template."""
+        names, given = PART.findall(self.paths[0]), request.http.query_params
+        params = {name: given[name] for name in self.query if given.get(name)}
+        topic = self._shell.url(self.paths[0], **params).removeprefix(self._shell.prefix)
+        for name in names:
+            params[name] = request.path_param(name)
+            topic = topic.replace(f"{{{name}}}", params[name])
+        view = self._shell.view(request.http)
+        context = await self.context(view, params)
+        context |= await self.once(request, view, context) | {"topic": topic} | more
+        return await asyncio.to_thread(self._shell.page, request.http, self.template, context, section=self.section)
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         """Return what the templates of the page need. `params`: the path and query parameters."""
         raise NotImplementedError
+
+    async def once(self, request: EndpointRequest[Any, Any], view: View, context: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the page needs besides its regions: it is read when the page is loaded, and does not change."""
+        return {}
 
     async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
         """Return log lines after a number as HTML; without a number, the last ones. Most pages have no log."""

@@ -1,6 +1,5 @@
 """The fleet: nodes, their rates and commands, and bots."""
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -87,6 +86,7 @@ class FleetPage(LivePage):
 
     paths = ("/fleet",)
     regions = ("fleet",)
+    template, section = "fleet.html", "fleet"
 
     def __init__(
         self, shell: Shell, nodes: Nodes, rates: NodeRateSampler, pressures: Callable[[], Sequence[PressureStatus]]
@@ -98,9 +98,7 @@ class FleetPage(LivePage):
 
     @page_endpoint("/fleet", "Show the fleet.")
     async def show_fleet(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        context = await self.context(self._shell.view(request.http), {})
-        context |= {"topic": "/fleet"}
-        return await asyncio.to_thread(self._shell.page, request.http, "fleet.html", context, section="fleet")
+        return await self.shown(request)
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         nodes, formats = await self._nodes.list_all(), self._shell.formats(view)
@@ -144,6 +142,7 @@ class NodePage(LivePage):
 
     paths = ("/fleet/{node_id}",)
     regions = ("node",)
+    template, section = "node.html", "fleet"
 
     def __init__(self, shell: Shell, nodes: Nodes, rates: NodeRateSampler, explainer: NodeExplainer) -> None:
         self._shell = shell
@@ -153,9 +152,7 @@ class NodePage(LivePage):
 
     @page_endpoint("/fleet/{node_id}", "Show a node.")
     async def show_node(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        node_id = request.path_param("node_id")
-        context = await self.context(self._shell.view(request.http), {"node_id": node_id})
-        return self._shell.page(request.http, "node.html", context | {"topic": f"/fleet/{node_id}"}, section="fleet")
+        return await self.shown(request)
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         found = await self._explainer.explain(params["node_id"])
@@ -271,6 +268,7 @@ class BotsPage(LivePage):
 
     paths = ("/policies/bots",)
     regions = ("bots",)
+    template, section = "bots.html", "policies"
 
     def __init__(self, shell: Shell, tokens: Tokens, hourly: HourlyStatsReader) -> None:
         self._shell = shell
@@ -279,9 +277,7 @@ class BotsPage(LivePage):
 
     @page_endpoint("/policies/bots", "Show the bots.")
     async def show_bots(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        context = await self.context(self._shell.view(request.http), {})
-        context |= {"topic": "/policies/bots", "address": f"{request.http.url.scheme}://{request.http.url.netloc}"}
-        return self._shell.page(request.http, "bots.html", context, section="policies")
+        return await self.shown(request, address=f"{request.http.url.scheme}://{request.http.url.netloc}")
 
     @page_endpoint("/bots.{format}", "Download the bots of the last 24 hours.", expensive=always)
     async def export_bots(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:

@@ -96,6 +96,31 @@ async def read_form(request: Request) -> ConsoleForm:
     return form
 
 
+def number_or_text(text: str, *, is_float: bool = False) -> int | float | str:
+    """Return the number in a field; other text is left to the form of the package, which refuses it and names the
+    field."""
+    try:
+        return float(text) if is_float else int(text)
+    except ValueError:
+        return text
+
+
+def row_in(text: str | None, last: int) -> int | None:
+    """Return the number of the last row on the previous screen; None for anything else."""
+    if not text or not text.isascii() or not text.isdecimal() or len(text) > 18:
+        return None
+    return min(int(text), last)
+
+
+def as_text(value: Any) -> str:
+    """Return a value as a field shows it: an entry of a list per line, of a mapping as `name=value`."""
+    if isinstance(value, dict):
+        value = [f"{name}={one}" for name, one in value.items()]
+    if isinstance(value, list):
+        return "\n".join(map(str, value))
+    return "" if value is None or value is False else "yes" if value is True else str(value)
+
+
 Theme = Literal["system", "light", "dark"]
 THEMES: Final[tuple[Theme, ...]] = get_args(Theme)
 COOKIE: Final = "shoal_view"  # the preferences of a browser, as `theme.language`

@@ -99,6 +99,7 @@ class JobsPage(LivePage):
 
     paths = ("/jobs",)
     regions = ("job_counts", "job_rows")
+    template, section, query = "jobs.html", "jobs", ("q", "before")
 
     def __init__(self, shell: Shell, jobs: JobAdmin, counts: Cached[dict[str, dict[str, int]]]) -> None:
         self._shell = shell
@@ -107,12 +108,7 @@ class JobsPage(LivePage):
 
     @page_endpoint("/jobs", "Show the jobs.")
     async def show_jobs(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        query = request.http.query_params
-        params = {name: query[name] for name in ("q", "before") if query.get(name)}
-        context = await self.context(self._shell.view(request.http), params)
-        topic = self._shell.url("/jobs", **params).removeprefix(self._shell.prefix)
-        context |= {"topic": topic, "suggestions": suggestions(self._shell.view(request.http).language)}
-        return self._shell.page(request.http, "jobs.html", context, section="jobs")
+        return await self.shown(request, suggestions=suggestions(self._shell.view(request.http).language))
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         search, problem, which = Search(params.get("q", "")), "", JobFilter()
@@ -183,6 +179,7 @@ class JobPage(LivePage):
 
     paths = ("/jobs/{job_id}",)
     regions = ("job",)
+    template, section = "job.html", "jobs"
 
     def __init__(self, shell: Shell, jobs: JobAdmin) -> None:
         self._shell = shell
@@ -190,9 +187,7 @@ class JobPage(LivePage):
 
     @page_endpoint("/jobs/{job_id}", "Show a job.")
     async def show_job(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        job_id = request.path_param("job_id")
-        context = await self.context(self._shell.view(request.http), {"job_id": job_id})
-        return self._shell.page(request.http, "job.html", context | {"topic": f"/jobs/{job_id}"}, section="jobs")
+        return await self.shown(request)
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         found = await self._jobs.explain(params["job_id"])

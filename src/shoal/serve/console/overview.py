@@ -171,6 +171,7 @@ class OverviewPage(LivePage):
 
     paths = ("/",)
     regions = ("overview",)
+    template, section = "overview.html", "overview"
 
     def __init__(
         self, shell: Shell, overview: Overview, hourly: HourlyStatsReader, rates: RateSampler, workers: WorkerWatch
@@ -183,10 +184,7 @@ class OverviewPage(LivePage):
 
     @page_endpoint("/", "Show the overview.")
     async def show_overview(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        context = await self.context(self._shell.view(request.http), {})
-        # Without a script, a page that is live is requested again: not while somebody fills in its form.
-        context |= {"topic": "/", "is_live": not context["figures"].is_empty}
-        return self._shell.page(request.http, "overview.html", context, section="overview")
+        return await self.shown(request)
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         figures = await self._overview.read()
@@ -196,6 +194,8 @@ class OverviewPage(LivePage):
         hours = day_columns(day, formats)
         return {
             "figures": figures,
+            # Without a script, a page that is live is requested again: not while somebody fills in its form.
+            "is_live": not figures.is_empty,
             "rows": [row_of(status, formats) for status in figures.latest],
             "rate_now": self._rates.now,
             "history": self._rates.history,

@@ -67,19 +67,6 @@ class PageCopies:
             return None
 
 
-class PageFindings:
-    """Finds what the newest analysis of a crawl says about a URL."""
-
-    def __init__(self, analyses: Analyses) -> None:
-        self._analyses = analyses
-
-    async def of(self, crawl_id: str, url: str) -> list[Finding]:
-        newest = await self._analyses.newest(limit=1, state=AnalysisState.SUCCESS, crawl_id=crawl_id)
-        if not newest:
-            return []
-        return await self._analyses.findings_of_page(newest[0].id, url)
-
-
 NOT_RENDERED: Final = message("no")
 RENDERED: Final[dict[RenderWait | None, str]] = {
     None: message("yes"),
@@ -123,14 +110,14 @@ class PagePage:
         frontier: FrontierAdmin,
         pages: Pages,
         copies: PageCopies,
-        findings: PageFindings,
+        analyses: Analyses,
     ) -> None:
         self._shell = shell
         self._crawls = crawls
         self._frontier = frontier
         self._pages = pages
         self._copies = copies
-        self._findings = findings
+        self._analyses = analyses
 
     @page_endpoint("/pages/{page_id}", "Show a page.", expensive=always)
     async def show_page(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
@@ -164,7 +151,7 @@ class PagePage:
             "data": data,
             "history": await self._history(crawl, page),
             "why": f"{origin} {formats.sentence(explained.sentence, LONGEST)}",
-            "findings": [(one, CODES.get(one.code)) for one in await self._findings.of(crawl.id, page.url)],
+            "findings": [(one, CODES.get(one.code)) for one in await self._findings(crawl, page)],
         }
         return self._shell.page(request.http, "page.html", context, section="crawls")
 
@@ -206,6 +193,11 @@ class PagePage:
             LinkOut(urls.get(key), bool(flags & LinkFlag.NOFOLLOW))
             for key, flags in zip(keys, links.flags, strict=False)
         ]
+
+    async def _findings(self, crawl: Crawl, page: Page) -> list[Finding]:
+        """Return what the newest analysis of the crawl says about the page."""
+        newest = await self._analyses.newest(limit=1, state=AnalysisState.SUCCESS, crawl_id=crawl.id)
+        return await self._analyses.findings_of_page(newest[0].id, page.url) if newest else []
 
     async def _history(self, crawl: Crawl, page: Page) -> list[PageInOtherCrawl]:
         """Return the same URL in other crawls of its host, newest first."""

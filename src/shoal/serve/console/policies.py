@@ -16,7 +16,17 @@ from shoal.plan.policy import LATE, Policy, PolicyForm, PolicyState, shown_optio
 from shoal.serve.console.exports import batched, listed
 from shoal.serve.console.feed import LivePage
 from shoal.serve.console.format import Formats, parted
-from shoal.serve.console.forms import AnyQuery, Search, View, form_endpoint, page_endpoint, parse, read_form, suggestion
+from shoal.serve.console.forms import (
+    AnyQuery,
+    Search,
+    View,
+    form_endpoint,
+    page_endpoint,
+    parse,
+    read_form,
+    row_in,
+    suggestion,
+)
 from shoal.serve.console.shell import Notice, Shell, carry_out, local_path, sentence
 from shoal.serve.endpoint import EndpointRequest, Nothing, always
 from shoal.serve.resources import policy as resource
@@ -76,6 +86,7 @@ class PoliciesPage(LivePage):
 
     paths = ("/policies",)
     regions = ("policy_rows",)
+    template, section, query = "policies.html", "policies", ("q", "after")
 
     def __init__(self, shell: Shell, policies: Policies) -> None:
         self._shell = shell
@@ -83,18 +94,15 @@ class PoliciesPage(LivePage):
 
     @page_endpoint("/policies", "Show the policies.")
     async def show_policies(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        query = request.http.query_params
-        params = {name: query[name] for name in ("q", "after") if query.get(name)}
-        context = await self.context(self._shell.view(request.http), params)
-        topic = self._shell.url("/policies", **params).removeprefix(self._shell.prefix)
-        language = self._shell.view(request.http).language
+        return await self.shown(request)
+
+    async def once(self, request: EndpointRequest[Any, Any], view: View, context: Mapping[str, Any]) -> dict[str, Any]:
         projects = [row.policy.form.project for row in context["rows"]]
         suggestions = {
-            "is": suggestion(language("how it stands"), KINDS),
-            "project": suggestion(language("that it belongs to"), projects),
+            "is": suggestion(view.language("how it stands"), KINDS),
+            "project": suggestion(view.language("that it belongs to"), projects),
         }
-        context |= {"topic": topic, "suggestions": suggestions}
-        return self._shell.page(request.http, "policies.html", context, section="policies")
+        return {"suggestions": suggestions}
 
     @page_endpoint("/policies.{format}", "Download the policies that a search finds.", expensive=always)
     async def export_policies(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
@@ -113,7 +121,7 @@ class PoliciesPage(LivePage):
         return listed(request, "policies", resource.Policy, batches())
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
-        search, problem, after = Search(params.get("q", "")), "", _number(params.get("after"))
+        search, problem, after = Search(params.get("q", "")), "", row_in(params.get("after"), LAST_POLICY) or 0
         now, found = 0, list[Policy]()
         try:
             search = parse(params.get("q", ""), QUALIFIERS)
@@ -153,6 +161,7 @@ class PolicyPage(LivePage):
 
     paths = ("/policies/{policy_id}",)
     regions = ("policy",)
+    template, section = "policy.html", "policies"
 
     def __init__(self, shell: Shell, policies: Policies, history: History) -> None:
         self._shell = shell
@@ -161,10 +170,7 @@ class PolicyPage(LivePage):
 
     @page_endpoint("/policies/{policy_id}", "Show a policy.")
     async def show_policy(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        policy_id = request.path_param("policy_id")
-        context = await self.context(self._shell.view(request.http), {"policy_id": policy_id})
-        context |= {"topic": f"/policies/{policy_id}"}
-        return self._shell.page(request.http, "policy.html", context, section="policies")
+        return await self.shown(request)
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         policy = await self._policies.get(params["policy_id"])
@@ -214,10 +220,3 @@ class PolicyPage(LivePage):
             return self._shell.confirm(request.http, form, VERBS["remove"])
         await self._policies.remove(policy_id, audit=request.audit)
         return self._shell.redirect("/policies", Notice(language(VERBS["remove"].done)))
-
-
-def _number(text: str | None) -> int:
-    """Return the number of the last policy on the previous page; 0 for anything else."""
-    if text is None or not text.isascii() or not text.isdecimal() or len(text) > 10:
-        return 0
-    return min(int(text), LAST_POLICY)

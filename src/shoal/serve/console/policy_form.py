@@ -18,7 +18,15 @@ from shoal.plan.importer import ImportSummary, PolicyImporter
 from shoal.plan.policies import Policies
 from shoal.plan.policy import PolicyChange, PolicyForm, shown_options
 from shoal.plan.policy_file import lines_of, read_csv, read_json_lines
-from shoal.serve.console.forms import AnyQuery, ConsoleForm, form_endpoint, page_endpoint, read_form
+from shoal.serve.console.forms import (
+    AnyQuery,
+    ConsoleForm,
+    as_text,
+    form_endpoint,
+    number_or_text,
+    page_endpoint,
+    read_form,
+)
 from shoal.serve.console.shell import Notice, Shell, sentence
 from shoal.serve.crawls import labels_of
 from shoal.serve.endpoint import EndpointRequest, Nothing
@@ -150,7 +158,7 @@ def values_of(form: ConsoleForm) -> dict[str, Any]:
     values: dict[str, Any] = {name: form.get(name) for name in TEXTS if form.get(name)}
     for name in NUMBERS:
         if text := form.get(name):
-            values[name] = int(text) if text.isascii() and text.removeprefix("-").isdecimal() else text
+            values[name] = number_or_text(text)
     for name in LISTS:
         values[name] = [line.strip() for line in form.get(name).splitlines() if line.strip()]
     if text := form.get("rule_set"):
@@ -243,14 +251,10 @@ def _as_text(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the fields of a policy as the form shows them."""
     found = {}
     for name, value in values.items():
-        if name == "labels":
-            found[name] = "\n".join(f"{key}={one}" for key, one in value.items())
-        elif name == "crawl_config":
+        if name == "crawl_config":
             found[name] = written_options(value)
         elif name == "rule_set":
             found[name] = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() if value else ""
-        elif isinstance(value, list):
-            found[name] = "\n".join(map(str, value))
         else:
-            found[name] = "" if value is None else "yes" if value is True else "" if value is False else str(value)
+            found[name] = as_text(value)
     return found

@@ -17,7 +17,7 @@ from shoal.observe.stats import StoreSize, TableSize
 from shoal.serve.authentication import caller_of, sign_in
 from shoal.serve.console.exports import batched, listed
 from shoal.serve.console.forms import AnyQuery, form_endpoint, page_endpoint, read_form
-from shoal.serve.console.shell import Notice, Shell, carry_out, local_path, sentence
+from shoal.serve.console.shell import Shell, carry_out, local_path
 from shoal.serve.endpoint import EndpointRequest, Nothing, always
 from shoal.serve.resources import token as resource
 from shoal.serve.resources.token import VERBS
@@ -142,9 +142,7 @@ class SettingsPage:
         try:
             minted = await self._tokens.create(TokenRequest.read(given), caller_of(request.http))
         except ShoalError as error:
-            if error.response.http_status >= 500:
-                raise
-            return self._shell.redirect("/settings", Notice(sentence(error.message), is_problem=True))
+            return self._shell.refused("/settings", error)
         shown = await self._shown(request, minted.text)
         if is_first:  # the browser that made it must not be locked out
             sign_in(request.http, shown, minted.text)
