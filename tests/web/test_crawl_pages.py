@@ -413,8 +413,8 @@ async def test_a_page_that_does_not_exist_is_answered_with_html(visitor: PlainBr
 
 async def test_the_form_names_the_line_of_an_invalid_seed(visitor: PlainBrowser) -> None:
     await visitor.get("/crawls/new")
-    seen = await visitor.post("/crawls/new", {"seeds": "https://example.com/\nhttps://[/"})
-    assert (seen.status, "Line 2 " in seen.text, "seeds[" in seen.text) == (422, True, False)
+    seen = await visitor.post("/crawls/new", {"seeds": "https://example.com/\n\nhttps://[/"})
+    assert (seen.status, "Line 3 " in seen.text, "seeds[" in seen.text) == (422, True, False)
 
 
 async def test_the_links_of_a_crawl_are_listed_filtered_and_downloaded(

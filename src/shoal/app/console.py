@@ -28,7 +28,7 @@ from shoal.serve.console.page import PageCopies, PagePage
 from shoal.serve.console.policies import PoliciesPage, PolicyPage
 from shoal.serve.console.policy_form import PolicyFormPage, PolicyImportPage
 from shoal.serve.console.settings import PreferencesApi, SettingsPage, Storage
-from shoal.serve.console.shell import Shell
+from shoal.serve.console.shell import SECTIONS, Shell
 from shoal.serve.console.worker_watch import WorkerWatch
 from shoal.serve.stats import Cached
 
@@ -37,16 +37,6 @@ if TYPE_CHECKING:
 
 SIZES_SHARE: Final = 0.005  # share of the time that may be spent on reading the sizes of the store
 SAMPLE_EVERY: Final = timedelta(seconds=5)
-SECTIONS: Final = (
-    "overview",
-    "crawls",
-    "jobs",
-    "fleet",
-    "policies",
-    "analyses",
-    "events",
-    "settings",
-)  # sections with a page of their own
 
 
 class Console:
@@ -58,7 +48,9 @@ class Console:
 
     @cached_property
     def shell(self) -> Shell:
-        return Shell(SECTIONS, self._app.clock, self._app.settings.serve.public_url, self.worker_watch)
+        return Shell(
+            (one.name for one in SECTIONS), self._app.clock, self._app.settings.serve.public_url, self.worker_watch
+        )
 
     @cached_property
     def worker_watch(self) -> WorkerWatch:

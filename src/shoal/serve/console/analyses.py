@@ -1,6 +1,6 @@
 """Analyses: the list, one analysis with its verdict and its findings, and the tab of a crawl with its newest one."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -143,6 +143,11 @@ class AnalysisPage(LivePage):
         analysis = await self._analyses.get(params["analysis_id"])
         counts = most_serious_first(await self._analyses.counts(analysis.id))
         before = await self._baseline(analysis.options.baseline)
+        earlier = (
+            {one.code: before[one.code].count if one.code in before else 0 for one in counts}
+            if before is not None
+            else {}
+        )
         outcomes = await self._analyses.outcomes(analysis.id)
         known, missing = {one.code for one in counts}, {one.analyzer for one in outcomes if one.missing is not None}
         chosen = next((one for one in counts if one.code == params.get("code")), counts[0] if counts else None)
@@ -152,7 +157,7 @@ class AnalysisPage(LivePage):
             "site": redact_url(analysis.site),
             "verdicts": VERDICTS,
             "groups": [
-                (severity, word, [(one, _earlier(one, before)) for one in counts if one.severity is severity])
+                (severity, word, [(one, earlier.get(one.code)) for one in counts if one.severity is severity])
                 for severity, word in SEVERITIES.items()
             ],
             "resolved": [
@@ -194,22 +199,12 @@ class AnalysisPage(LivePage):
         name, code = request.path_param("format"), request.http.query_params.get("code")
         made = format_of(name, COLUMNS)
         analysis = await self._analyses.get(request.path_param("analysis_id"))
-
-        async def batches() -> AsyncIterator[list[dict[str, Any]]]:
-            after = None
-            while found := await self._analyses.findings(analysis.id, after=after, limit=BATCH, code=code):
-                yield [
-                    {"code": one.code, "severity": one.severity.value, "page": one.page, "evidence": one.evidence}
-                    for _, one in found
-                ]
-                after = found[-1][0]
-
-        return exported(made, f"{analysis.id}.{name}", batches())
-
-
-def _earlier(one: FindingCount, before: Mapping[str, FindingCount] | None) -> int | None:
-    """Return how many findings of a code the baseline has; None if there is no baseline."""
-    return None if before is None else before[one.code].count if one.code in before else 0
+        found = batched(
+            lambda after: self._analyses.findings(analysis.id, after=after, limit=BATCH, code=code),
+            lambda one: one[0],
+            lambda one: {column: getattr(one[1], column) for column in COLUMNS},
+        )
+        return exported(made, f"{analysis.id}.{name}", found)
 
 
 class CrawlAuditPage(LivePage):

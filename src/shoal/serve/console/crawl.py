@@ -29,7 +29,7 @@ from shoal.serve.console import texts as url_texts
 from shoal.serve.console.crawl_rows import class_name, class_parts, row_of
 from shoal.serve.console.exports import at_once, exported, format_of, listed
 from shoal.serve.console.feed import LivePage
-from shoal.serve.console.format import Language, parted
+from shoal.serve.console.format import parted
 from shoal.serve.console.forms import AnyQuery, View, page_endpoint
 from shoal.serve.console.shell import Shell
 from shoal.serve.endpoint import EndpointRequest, Nothing, always
@@ -188,7 +188,7 @@ class CrawlTab(LivePage):
         self.tab = tab
         self._page = page
         self._read = read
-        self._has_log = has_log
+        self.has_log = has_log
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         status = await self._page.figures.crawls.get(params["crawl_id"])
@@ -196,7 +196,7 @@ class CrawlTab(LivePage):
         return context | await self._read(view, status, params)
 
     async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
-        if not self._has_log:
+        if not self.has_log:
             return []
         entries = await self._page.figures.crawls.journal.entries(params["crawl_id"], after, FIRST_LINES)
         return [(one.number, self._page.shell.region(view, "log_line", {"entry": one}).strip()) for one in entries]
@@ -278,11 +278,13 @@ class CrawlPage:
         params = {**dict(request.http.query_params), "crawl_id": crawl_id}
         view = self.shell.view(request.http)
         context = await found.context(view, params)
-        context["topic"] = found.paths[0].replace("{crawl_id}", crawl_id)
-        if tab in ("", "log"):
-            context["entries"] = await self.figures.crawls.journal.entries(crawl_id, None, FIRST_LINES)
-        if asked:  # only when the page is loaded: the feed would explain it again every second
-            context |= {"asked": asked, "explained": await self._explained(view, crawl_id, asked)}
+        # Only when the page is loaded: the feed sends further lines, and would explain a URL again every second.
+        context |= {
+            "topic": found.paths[0].replace("{crawl_id}", crawl_id),
+            "entries": await self.figures.crawls.journal.entries(crawl_id, None, FIRST_LINES) if found.has_log else [],
+            "asked": asked,
+            "explained": await self._explained(view, crawl_id, asked) if asked else None,
+        }
         return self.shell.page(request.http, f"crawl_{tab or 'summary'}.html", context, section="crawls")
 
     def head(self, view: View, status: CrawlStatus, tab: str) -> dict[str, Any]:
@@ -313,7 +315,6 @@ class CrawlPage:
             "rate_now": track.now,
             "history": track.history,
             "seconds": track.seconds,
-            "entries": [],
         }
 
     async def _site(self, view: View, status: CrawlStatus, params: Mapping[str, str]) -> dict[str, Any]:
@@ -336,9 +337,10 @@ class CrawlPage:
             "held_urls": await self.figures.in_flight(crawl_id),
             "held": await crawls.held_hosts(crawl_id),
             "traps": await crawls.traps(crawl_id),
-            "skips": skip_words(status, view.language),
-            "asked": "",
-            "explained": None,
+            "skips": [
+                (reason, view.language(SKIPS.get(reason, reason)), count)
+                for reason, count in sorted(status.counts.skipped.items(), key=lambda one: -one[1])
+            ],
         }
 
     async def _explained(self, view: View, crawl_id: str, url: str) -> tuple[str, str, list[tuple[str, str]]]:
@@ -347,7 +349,7 @@ class CrawlPage:
         return explained.state, formats.sentence(explained.sentence, LONGEST), url_texts.facts_of(explained, formats)
 
     async def _log(self, view: View, status: CrawlStatus, params: Mapping[str, str]) -> dict[str, Any]:
-        return {"entries": []}
+        return {}
 
     async def _attempts(self, view: View, status: CrawlStatus, params: Mapping[str, str]) -> dict[str, Any]:
         attempts, formats = await self.figures.attempts(status.crawl.id), self.shell.formats(view)
@@ -374,9 +376,3 @@ def seconds_left(status: CrawlStatus, rate: float | None) -> float | None:
     pages = counts.queued if config.max_pages is None else min(counts.queued, max(0, config.max_pages - counts.pages))
     left = math.inf if config.max_seconds is None else max(0.0, config.max_seconds - counts.walked.total_seconds())
     return min(pages / rate, left)
-
-
-def skip_words(status: CrawlStatus, language: Language) -> list[tuple[str, str, int]]:
-    """Return the reasons for which URLs were skipped, in words, those of most URLs first."""
-    counts = sorted(status.counts.skipped.items(), key=lambda one: -one[1])
-    return [(reason, language(SKIPS.get(reason, reason)), count) for reason, count in counts]

@@ -118,7 +118,7 @@ def changed_values(form: ConsoleForm) -> dict[str, Any]:
         if name not in CrawlChange.__struct_fields__:
             continue
         if name in LISTS:
-            values[name] = [line.strip() for line in text.splitlines() if line.strip()]
+            values[name] = form.lines(name)
         elif not text.strip():
             if name in LIMITS:
                 values[name] = None

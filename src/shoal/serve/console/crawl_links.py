@@ -25,7 +25,7 @@ from shoal.pages.page import response_class
 from shoal.serve.console.crawl import CrawlPage
 from shoal.serve.console.exports import exported, format_of
 from shoal.serve.console.format import Formats
-from shoal.serve.console.forms import AnyQuery, page_endpoint
+from shoal.serve.console.forms import FilterQuery, page_endpoint
 from shoal.serve.console.shell import Shell, sentence
 from shoal.serve.crawl_parts import LINK_SECONDS, link_filter, place_in
 from shoal.serve.endpoint import EndpointRequest, Nothing, always
@@ -33,24 +33,18 @@ from shoal.serve.requests import cursor_of
 
 ROWS: Final = 100
 BY_ROBOTS: Final = message("Line {line} of the robots.txt forbids it: {rule}")
-FILTERS: Final = ("from", "to", "kind", "status", "skipped")
 
 
-class LinksQuery(AnyQuery, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The filters of the table, as text, so that the page can say what is wrong with them, and where it begins."""
+class LinksQuery(FilterQuery, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The filters of the table. `after`: a cursor."""
 
     source: str = field(default="", name="from")
     target: str = field(default="", name="to")
     kind: str = ""
     status: str = ""
     skipped: str = ""
-    after: str = ""
 
-    @property
-    def given(self) -> dict[str, str]:
-        """The filters that are filled in."""
-        values = self.plain()
-        return {name: value for name in FILTERS if (value := values[name].strip())}
+    filters = ("from", "to", "kind", "status", "skipped")
 
 
 class CrawlLinksPage:

@@ -28,7 +28,7 @@ from shoal.pages.store import ANY_ERROR, PageFilter, PageRank
 from shoal.serve.console.crawl import LONGEST_URL, CrawlPage
 from shoal.serve.console.crawl_rows import class_parts, row_of
 from shoal.serve.console.exports import exported, format_of
-from shoal.serve.console.forms import AnyQuery, page_endpoint, row_in
+from shoal.serve.console.forms import AnyQuery, FilterQuery, page_endpoint, row_in
 from shoal.serve.console.shell import Shell, sentence
 from shoal.serve.crawl_parts import statuses_of
 from shoal.serve.endpoint import EndpointRequest, Nothing, always
@@ -40,12 +40,11 @@ SORT_SECONDS: Final = 2.0  # for counting links before pages are sorted by them
 BROKEN_ROWS: Final = 30
 REFERRERS: Final = 5  # shown for each broken link
 REFERRER_SECONDS: Final = 0.5
-FILTERS: Final = ("status", "type", "depth", "error", "text", "failed")
 STATUSES: Final = ("2xx", "3xx", "4xx", "5xx", "none")
 
 
-class PagesQuery(AnyQuery, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The filters of the table, as text, so that the page can say what is wrong with them, and where it begins."""
+class PagesQuery(FilterQuery, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The filters of the table. `after`: the number of a page, or with an order how many come before."""
 
     status: str = ""
     type: str = ""
@@ -54,13 +53,8 @@ class PagesQuery(AnyQuery, frozen=True, kw_only=True, forbid_unknown_fields=Fals
     contained: str = field(default="", name="text")
     failed: str = ""
     sort: str = ""  # a column, with a minus if the largest value comes first
-    after: str = ""  # the number of a page, or with an order how many come before
 
-    @property
-    def given(self) -> dict[str, str]:
-        """The filters that are filled in."""
-        values = self.plain()
-        return {name: value for name in FILTERS if (value := values[name].strip())}
+    filters = ("status", "type", "depth", "error", "text", "failed")
 
 
 class CrawlPagesPage:
@@ -118,7 +112,10 @@ class CrawlPagesPage:
             "is_first": not after,
             "is_short": ranked is None and found.next is not None and len(found.pages) < ROWS,
             "statuses": STATUSES,
-            "can_retry": view.may_write and bool(given) and set(given) <= {"status", "error", "text"} and _fails(given),
+            # A filter that selects only failures, which can be retried.
+            "can_retry": view.may_write
+            and set(given) <= {"status", "error", "text"}
+            and bool(given.get("error") or given.get("status", "")[:1] in ("4", "5", "n")),
         }
         return self._shell.page(request.http, "crawl_pages.html", context, section="crawls")
 
@@ -236,11 +233,6 @@ def page_filter(given: Mapping[str, str]) -> PageFilter:
         text=given.get("text"),
         failed="failed" in given,
     )
-
-
-def _fails(given: Mapping[str, str]) -> bool:
-    """Return whether the filter selects only failures, which can be retried."""
-    return bool(given.get("error")) or given.get("status", "")[:1] in ("4", "5", "n")
 
 
 def _sources(page: Page, linking: Collection[str], found: list[Url]) -> list[str]:

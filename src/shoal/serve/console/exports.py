@@ -16,6 +16,7 @@ from shoal.serve.endpoint import EndpointRequest
 from shoal.serve.resources.resource import Resource
 
 T = TypeVar("T")
+R = TypeVar("R")
 FORMATS: Final[Mapping[str, tuple[type[Csv] | type[JsonLines], str]]] = {
     "csv": (Csv, "text/csv; charset=utf-8"),
     "jsonl": (JsonLines, "application/jsonl"),
@@ -64,8 +65,8 @@ async def at_once(*rows: T) -> AsyncIterator[Sequence[T]]:
 
 
 async def batched(
-    read: Callable[[Any], Awaitable[Sequence[T]]], place: Callable[[T], object], shown: Callable[[T], Resource]
-) -> AsyncIterator[list[Resource]]:
+    read: Callable[[Any], Awaitable[Sequence[T]]], place: Callable[[T], object], shown: Callable[[T], R]
+) -> AsyncIterator[list[R]]:
     """Yield the rows of a long table, batch by batch; `read` gets the place of the last row, at first None."""
     after = None
     while found := await read(after):

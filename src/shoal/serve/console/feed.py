@@ -121,13 +121,10 @@ class Topic:
 class FeedApi:
     """`/console/feed`, and the topics that are being watched."""
 
-    def __init__(
-        self, shell: Shell, pages: Sequence[LivePage], clock: Clock, every_seconds: float = EVERY_SECONDS
-    ) -> None:
+    def __init__(self, shell: Shell, pages: Sequence[LivePage], clock: Clock) -> None:
         self._shell = shell
         self._pages = [(re.compile(PART.sub(r"(?P<\1>[^/]+)", path)), page) for page in pages for path in page.paths]
         self._clock = clock
-        self._every_seconds = every_seconds
         self._topics: dict[tuple[Any, ...], Topic] = {}
         self._viewers = 0
         self._closed = False
@@ -218,7 +215,7 @@ class FeedApi:
             if changes:
                 topic.wake()
             spent = self._clock.monotonic() - began
-            await self._clock.sleep(max(self._every_seconds, min(spent / SHARE, SLOWEST_SECONDS)))
+            await self._clock.sleep(max(EVERY_SECONDS, min(spent / SHARE, SLOWEST_SECONDS)))
 
     async def _look(self, topic: Topic) -> bool:
         """Read the page again; return whether a region or the log changed."""

@@ -5,7 +5,7 @@ import secrets
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, get_args
+from typing import Any, ClassVar, Final, Literal, get_args
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
@@ -27,6 +27,19 @@ MOST_FIELDS: Final = 2000
 
 class AnyQuery(Form, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """The query of a page; the page reads what it knows and ignores the rest."""
+
+
+class FilterQuery(AnyQuery, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The filters of a table, as text, so that its page can say what is wrong with them, and where it begins."""
+
+    after: str = ""
+    filters: ClassVar[tuple[str, ...]]
+
+    @property
+    def given(self) -> dict[str, str]:
+        """The filters that are filled in."""
+        values = self.plain()
+        return {name: value for name in self.filters if (value := values[name].strip())}
 
 
 def page_endpoint(
@@ -56,6 +69,19 @@ class ConsoleForm:
 
     def all(self, name: str) -> list[str]:
         return [value.strip() for key, value in self._pairs if key == name]
+
+    def lines(self, name: str) -> list[str]:
+        """Return the lines of a field that are not empty."""
+        return [line.strip() for line in self.get(name).splitlines() if line.strip()]
+
+    def line_of(self, field: str) -> str:
+        """Return the name of an entry of a list, such as `seeds[1]`, as the form shows it: each one is a line."""
+        name, _, rest = field.partition("[")
+        place, _, rest = rest.partition("]")
+        if not place.isdecimal():
+            return field
+        lines = [number for number, line in enumerate(self.get(name).splitlines(), 1) if line.strip()]
+        return f"line {lines[int(place)]}{rest}"
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         """Iterate over the fields that a page repeats when it asks for confirmation."""

@@ -1,7 +1,6 @@
 """The form for a new crawl: it checks each field while it is filled in, and previews what the scope will take."""
 
 import asyncio
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, get_args
 
@@ -100,7 +99,7 @@ class NewCrawlPage:
             self._crawls.check(config)
         except InvalidInput as error:
             field = str(error.facts.get("field", "seeds")).partition("[")[0].partition(" ")[0]
-            return None, {field: sentence(error.called(_in_form).message)}
+            return None, {field: sentence(error.called(form.line_of).message)}
         return config, {}
 
     def _shown(
@@ -127,15 +126,14 @@ class NewCrawlPage:
 
 def _values(form: ConsoleForm, problems: dict[str, str]) -> dict[str, Any]:
     """Return the filled-in fields as a JSON body would have them."""
-    values: dict[str, Any] = {name: form.get(name).splitlines() for name in LISTS}
-    values = {name: [line.strip() for line in lines if line.strip()] for name, lines in values.items()}
+    values: dict[str, Any] = {name: form.lines(name) for name in LISTS}
     for name in (*NUMBERS, *FLOATS):
         if text := form.get(name):
             values[name] = number_or_text(text, is_float=name in FLOATS)
     values |= {name: form.get(name) for name in TEXTS if form.get(name)}
     values |= {name: form.get(name) == "yes" for name in SWITCHES}
     try:
-        values["labels"] = labels_of([line.strip() for line in form.get("labels").splitlines() if line.strip()])
+        values["labels"] = labels_of(form.lines("labels"))
     except ShoalError as error:
         problems["labels"] = sentence(error.message)
     return values
@@ -144,9 +142,3 @@ def _values(form: ConsoleForm, problems: dict[str, str]) -> dict[str, Any]:
 def _nameless(name: str) -> str:
     """Return no name for a field: its problem is shown below it."""
     return name.removeprefix(name.partition("[")[0])
-
-
-def _in_form(name: str) -> str:
-    """Return the name of a field as the form shows it: each seed is a line."""
-    place = re.fullmatch(r"seeds\[(\d+)\]", name)
-    return name if place is None else f"line {int(place[1]) + 1}"

@@ -96,6 +96,7 @@ class RateSampler:
 
 
 HOURS: Final = 24
+STORED: Final = {"none": "error"}  # names of response classes in the hourly statistics, where they differ
 SLOW_OUTBOX: Final = 30.0  # seconds that an event may wait until that is a problem
 SHOWN: Final = 8
 LATEST_ANALYSES: Final = 100
@@ -204,7 +205,14 @@ class OverviewPage(LivePage):
             "problems": problems_of(figures, view.language),
             "waiting": figures.crawls.get("queued", 0) + figures.jobs.get("page", {}).get("pending", 0),
             "total_day": sum(column.total for column in hours),
-            "classes": [(KINDS[kind], class_name(kind, view.language), _of_day(day, kind)) for kind in CLASSES],
+            "classes": [
+                (
+                    KINDS[kind],
+                    class_name(kind, view.language),
+                    round(sum(row.get(STORED.get(kind, kind), 0) for row in day.values())),
+                )
+                for kind in CLASSES
+            ],
         }
 
 
@@ -233,12 +241,8 @@ def day_columns(hours: Mapping[int, Mapping[str, float]], formats: Formats) -> l
         label = f"{from_micros(hour):%H}"
         parts = []
         for kind in CLASSES:
-            count = round(amounts.get("error" if kind == "none" else kind, 0))
+            count = round(amounts.get(STORED.get(kind, kind), 0))
             title = f"{label}:00 UTC, {class_name(kind, formats.language)}: {formats.number(count)}"
             parts.append(Part(KINDS[kind], count, title))
         found.append(Column(label, tuple(parts)))
     return found
-
-
-def _of_day(hours: Mapping[int, Mapping[str, float]], kind: str) -> int:
-    return round(sum(amounts.get("error" if kind == "none" else kind, 0) for amounts in hours.values()))

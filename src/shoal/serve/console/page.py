@@ -141,7 +141,10 @@ class PagePage:
             "page_id": request.path_param("page_id"),
             "kind": response_class(page.status),
             "rendered": RENDERED[page.render_wait] if page.rendered else NOT_RENDERED,
-            "headers": [] if response is None else _shown_headers(response),
+            "headers": [
+                (name, HIDDEN if names_a_secret(name) else value)  # such as cookies
+                for name, value in (response.headers.pairs() if response is not None else ())
+            ],
             "has_body": response is not None,
             "has_screenshot": await self._copies.screenshot(page) is not None,
             "links": await self._links(crawl, page),
@@ -209,11 +212,6 @@ class PagePage:
                 if same.url == page.url:
                     found.append(PageInOtherCrawl(other.crawl, same, response_class(same.status)))
         return found
-
-
-def _shown_headers(response: Stored) -> list[tuple[str, str]]:
-    """Return the header fields; cookies and other secrets are hidden."""
-    return [(name, HIDDEN if names_a_secret(name) else value) for name, value in response.headers.pairs()]
 
 
 def _encoding(page: Page) -> str:

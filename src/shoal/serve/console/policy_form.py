@@ -1,7 +1,6 @@
 """The form of a policy, and the import of many with a report of the lines that were refused."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from io import StringIO
 from typing import Any, Final, get_origin
 
@@ -103,7 +102,7 @@ class PolicyFormPage:
         field = str(error.facts.get("field", "url")).partition(".")[0].partition("[")[0].partition(" ")[0]
         known = {*TEXTS, *NUMBERS, *LISTS, "crawl_config", "rule_set", "labels"}
         if isinstance(error, InvalidInput) and field in LISTS:
-            error = error.called(partial(_in_form, form))
+            error = error.called(form.line_of)
         return self._shown(
             request, dict(form), {field if field in known else "url": sentence(error.message)}, policy_id
         )
@@ -159,13 +158,12 @@ def values_of(form: ConsoleForm) -> dict[str, Any]:
     for name in NUMBERS:
         if text := form.get(name):
             values[name] = number_or_text(text)
-    for name in LISTS:
-        values[name] = [line.strip() for line in form.get(name).splitlines() if line.strip()]
+    values |= {name: form.lines(name) for name in LISTS}
     if text := form.get("rule_set"):
         values["rule_set"] = _object("rule_set", text)
     if text := form.get("crawl_config"):
         values["crawl_config"] = _object("crawl_config", text) if text.startswith("{") else read_options(text)
-    values["labels"] = labels_of([line.strip() for line in form.get("labels").splitlines() if line.strip()])
+    values["labels"] = labels_of(form.lines("labels"))
     values["enabled"] = form.get("enabled") == "yes"
     return values
 
@@ -235,16 +233,6 @@ def _value(text: str) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         return text
-
-
-def _in_form(form: ConsoleForm, field: str) -> str:
-    """Return the name of an entry of a list as the form shows it: each one is a line."""
-    name, _, rest = field.partition("[")
-    place, _, rest = rest.partition("]")
-    if not place.isdecimal():
-        return field
-    lines = [number for number, line in enumerate(form.get(name).splitlines(), 1) if line.strip()]
-    return f"line {lines[int(place)]}{rest}"
 
 
 def _as_text(values: Mapping[str, Any]) -> dict[str, str]:
