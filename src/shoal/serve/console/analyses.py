@@ -202,7 +202,7 @@ class AnalysisPage(LivePage):
         found = batched(
             lambda after: self._analyses.findings(analysis.id, after=after, limit=BATCH, code=code),
             lambda one: one[0],
-            lambda one: {column: getattr(one[1], column) for column in COLUMNS},
+            lambda one: {column: getattr(one[1], column) for column in COLUMNS} | {"severity": one[1].severity.value},
         )
         return exported(made, f"{analysis.id}.{name}", found)
 
