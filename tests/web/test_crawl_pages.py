@@ -480,7 +480,9 @@ async def test_a_reason_for_skipping_leads_to_the_urls_with_their_sources_and_th
 
     await shop.app.database.run(keep)
     path = f"/crawls/{crawl.id}/links"
-    assert f'href="{path}?skipped=excluded"' in (await visitor.get(f"/crawls/{crawl.id}/frontier")).html
+    frontier = await visitor.get(f"/crawls/{crawl.id}/frontier")
+    assert f'href="{path}?skipped=excluded"' in frontier.html
+    assert "listed only if" not in frontier.text
     seen = await visitor.get(f"{path}?skipped=excluded")
     row = f"{SITE}/menu {SITE}/private/1 All pages that link to it x a It matches the exclude pattern `/private`."
     assert (row in seen.text, seen.text.count("It matches")) == (True, 1)
@@ -498,6 +500,9 @@ async def test_a_reason_for_skipping_leads_to_the_urls_with_their_sources_and_th
     plain = await submit(shop)
     told = await visitor.get(f"/crawls/{plain.id}/links?skipped=excluded")
     assert "This crawl did not store the URLs of links" in told.text
+    await shop.app.database.run(lambda tx: shop.app.crawls.store.add_counts(tx, plain.number, OUTSIDE, skipped))
+    told = await visitor.get(f"/crawls/{plain.id}/frontier")
+    assert "URLs and their source pages are listed only if the crawl stores its links." in told.text
 
 
 async def test_pages_are_sorted_by_their_numbers_and_by_the_pages_that_link_to_them(
