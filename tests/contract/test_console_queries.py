@@ -306,6 +306,7 @@ async def test_two_crawls_are_compared_by_their_pages(bench: Bench) -> None:
         a_page("/hidden", **kept),
         a_page("/pointed", **kept),
         a_page("/confirmed", **kept),
+        a_page("/priced", **kept, data={"price": 129, "tags": ["a"], "stock": None}),
     )
     await store_pages(
         bench.app,
@@ -318,19 +319,24 @@ async def test_two_crawls_are_compared_by_their_pages(bench: Bench) -> None:
         a_page("/hidden", title="T", content_hash="2", robots="noindex"),
         a_page("/pointed", title="T", content_hash="2", canonical="https://example.com/"),
         a_page("/confirmed", **kept, status=304),
+        a_page("/priced", title="T", content_hash="2", data={"price": 119, "tags": ["a"], "colour": "red"}),
     )
     comparer = PageComparer(bench.database)
     found = await comparer.compare(first.number, second.number)
-    lists = (found.new, found.missing, found.status, found.robots, found.canonical, found.title, found.content)
-    assert [[one.url.removeprefix(SITE) for one in some.first] for some in lists] == [
-        ["/new"],
-        ["/gone"],
-        ["/broke"],
-        ["/hidden"],
-        ["/pointed"],
-        ["/named"],
-        ["/text"],
-    ]
+    assert {
+        name: [(one.url.removeprefix(SITE), one.before, one.after) for one in some.first]
+        for name, some in found.changes.items()
+    } == {
+        "new": [("/new", None, None)],
+        "missing": [("/gone", None, None)],
+        "status": [("/broke", 200, 500)],
+        "robots": [("/hidden", None, "noindex")],
+        "canonical": [("/pointed", None, "https://example.com/")],
+        "title": [("/named", "T", "New")],
+        "content": [("/text", "T", "T")],
+        "data.price": [("/priced", "129", "119")],
+        "data.colour": [("/priced", None, "red")],
+    }
     assert (found.same, found.is_complete) == (2, True)
     assert not (await comparer.compare(first.number, second.number, most=2)).is_complete
 

@@ -313,6 +313,8 @@ async def ask_all(measured: Measured) -> None:
         "links?skipped=scope",
         "hosts.csv",
         "site.csv",
+        "attempts.csv",
+        "traps.csv",
     ]
     for path in (
         *("/", "/crawls", "/crawls/new", "/jobs", "/policies", "/policies/new", "/policies/import", "/policies/bots"),
@@ -330,6 +332,9 @@ async def ask_all(measured: Measured) -> None:
         *(f"/policies/{policy}", f"/policies/{policy}/edit", f"/{page}"),
         *(f"/analyses/{ANALYSIS}?code=broken_link", f"/analyses/{ANALYSIS}/findings.jsonl"),
         *("/crawls.csv", "/jobs.csv", "/policies.csv", "/analyses.csv", "/fleet.csv", "/policies/new?crawl=later"),
+        *("/events.csv", "/webhooks.csv", "/bots.csv", "/settings/tokens.csv", "/settings/audit-log.csv"),
+        *(f"/events/{webhook}/deliveries.csv", f"/jobs/{job}/leases.csv", f"/policies/{policy}/runs.csv"),
+        "/fleet/node-1/commands.csv",
     ):
         await measured.ask(path, headers=HTML)
     await ask_wide_writes(measured)

@@ -1,5 +1,6 @@
 """The parts of the console: formats, search lines, charts."""
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 
@@ -10,9 +11,22 @@ from shoal.base.errors import InvalidInput
 from shoal.pages.pages import PageSummary
 from shoal.pages.store import ChartFacts
 from shoal.queue.job import Grant
-from shoal.serve.console.charts import Cell, Column, Part, columns, over_time, scale_of, shares, squarify, treemap
+from shoal.serve.console.charts import (
+    Cell,
+    Column,
+    Part,
+    Span,
+    columns,
+    over_time,
+    scale_of,
+    shares,
+    sparkline,
+    squarify,
+    timeline,
+    treemap,
+)
 from shoal.serve.console.crawl_rows import folder_cells
-from shoal.serve.console.format import ENGLISH, NOTHING, Formats, languages
+from shoal.serve.console.format import ENGLISH, NOTHING, SPACE, Formats, languages
 from shoal.serve.console.forms import parse
 from shoal.serve.console.jobs import held_by
 from shoal.serve.console.shell import local_path
@@ -148,10 +162,10 @@ def test_a_treemap_fills_its_space_in_proportion() -> None:
 
 def test_charts_escape_their_texts_and_survive_nothing() -> None:
     bad = '"><script>'
-    drawn = columns([Column(bad, (Part("s2", 3, bad),))], bad, bad) + shares([Part("s2", 1, bad)], bad)
+    drawn = columns([Column(bad, (Part("s2", 3, bad),))], bad, FORMATS) + shares([Part("s2", 1, bad)], bad)
     drawn += treemap([Cell(bad, 1, "", bad, "/x")], bad)
     assert "<script>" not in drawn
-    assert "<svg" in columns([], "nothing") + shares([], "nothing") + treemap([], "nothing")
+    assert "<svg" in columns([], "nothing", FORMATS) + shares([], "nothing") + treemap([], "nothing")
 
 
 def test_a_folder_with_many_pages_is_divided_in_the_map() -> None:
@@ -193,9 +207,21 @@ def test_one_spike_does_not_set_the_scale_of_a_chart() -> None:
     assert scale_of([*usual, 0, 0]) == 2
     assert scale_of([*usual, 900]) == 2
     assert scale_of([*usual, 4]) == 4  # not high enough to be one
-    drawn = over_time([*usual, 900], "rate", ["2", "1", "0"], ["<b>", "now"])
+    drawn = over_time([*usual, 900], 244.0, "rate", FORMATS)
     assert drawn.count('class="cut"') == 1
-    assert "&lt;b&gt;" in drawn
+    labels = re.findall(r"<span>([^<]*)</span>", drawn.replace(SPACE, " "))
+    assert labels == ["2", "1", "0", "4 min ago", "3 min ago", "2 min ago", "1 min ago", "now"]
+    assert re.findall(r"<span>([^<]*)</span>", over_time([1.0], 0.0, "rate", FORMATS))[3:] == ["", "", "", "", "now"]
+    assert min(float(y) for y in re.findall(r"[0-9],([0-9.]+)", sparkline([*usual, 900], "rate"))) == 1
     days = [Column(str(hour), (Part("s2", hour or 5000), Part("s4", hour))) for hour in range(24)]
-    assert columns(days, "day", levels=["a", "b", "0"]).count('class="cut"') == 1
-    assert columns(days, "day").count('class="cut"') == 0
+    assert columns(days, "day", FORMATS).count('class="cut"') == 1
+
+
+def test_a_timeline_has_its_times_and_a_row_for_each_node() -> None:
+    spans = [Span(NOW - 90 * SECOND, NOW - 60 * SECOND, 0, "s5"), Span(NOW - 60 * SECOND, NOW, 1, "s2")]
+    drawn = timeline(spans, "leases", FORMATS)
+    assert re.findall(r'<rect class="(\w+)" x="([0-9.]+)" y="(\d+)" width="([0-9.]+)"', drawn) == [
+        ("s5", "0.00", "2", "333.33"),
+        ("s2", "333.33", "16", "666.67"),
+    ]
+    assert re.findall(r"<span>([^<]*)</span>", drawn) == [FORMATS.exact(NOW - 90 * SECOND), FORMATS.exact(NOW)]

@@ -18,6 +18,9 @@ RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 COLORS = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}  # what the theme decides
 PATIENCE = 30_000  # milliseconds
 SPILLS = "[...document.querySelectorAll('td, th')].some((cell) => cell.scrollWidth > cell.clientWidth + 2)"
+INK = "body => getComputedStyle(body).color"
+TOO_WIDE = """[...document.querySelectorAll('.table')].filter((table) => table.scrollWidth > table.clientWidth)
+    .map((table) => [table.scrollWidth, table.innerText])"""
 # Of the rules that are kept, axe would list every element; that takes longer than the check.
 AXE = """rules => axe.run(document, {runOnly: rules, iframes: false, resultTypes: ["violations"]})
     .then(found => found.violations)"""
@@ -333,8 +336,13 @@ def test_a_stored_body_is_shown_as_text(visit: Visit, fleet: Fleet, site: Site) 
     assert body.headers["content-type"] == "text/plain; charset=utf-8"
     assert body.headers["x-content-type-options"] == "nosniff"
     assert "sandbox" in body.headers["content-security-policy"]
-    page.locator("iframe").scroll_into_view_if_needed()
-    expect(page.frame_locator("iframe").locator("body")).to_contain_text("<!doctype html>")
+    for shown in (page, visit.open(urlsplit(page.url).path, theme="dark")):
+        shown.locator("iframe").scroll_into_view_if_needed()
+        frame = shown.frame_locator("iframe").locator("body")
+        expect(frame).to_contain_text("<!doctype html>")
+        behind = shown.locator("iframe").evaluate("frame => getComputedStyle(frame).backgroundColor")
+        ink, paper = (sum(map(int, re.findall("[0-9]+", one))) for one in (frame.evaluate(INK), behind))
+        assert abs(ink - paper) > 500, "the text can be read"
 
 
 def test_the_console_speaks_french(visit: Visit, fleet: Fleet, site: Site) -> None:
@@ -342,5 +350,9 @@ def test_the_console_speaks_french(visit: Visit, fleet: Fleet, site: Site) -> No
     page = visit.open("/crawls", language="fr-FR")
     expect(page.locator("h1")).to_have_text("Crawls")
     expect(page.locator("tbody .badge").first).to_have_text("Non démarré")
+    fleet.post("/api/v1/policies", seeds=[site.address], frequency="24h", project="boutique", enabled=False)
+    for path in ("/policies", "/jobs", "/crawls"):
+        page.goto(visit.address + path)
+        assert page.evaluate(TOO_WIDE) == [], path
     page.select_option("#language", "en")
     expect(page.locator("tbody .badge").first).to_have_text("Not started")

@@ -285,13 +285,15 @@ async def test_a_crawl_is_compared_with_the_last_completed_one_of_the_same_seeds
     for one in (good, foreign, other):
         await move(shop, one, states.run(), states.complete("drained"))
     await move(shop, failed, states.run(), states.fail("no_seed_gave_a_page"))
-    await store_pages(shop.app, good, a_page("/"))
-    await store_pages(shop.app, crawl, a_page("/", robots="noindex", canonical=f"{SITE}/c"))
+    await store_pages(shop.app, good, a_page("/"), a_page("/priced", data={"price": 129}))
+    indexed = a_page("/", robots="noindex", canonical=f"{SITE}/c")
+    await store_pages(shop.app, crawl, indexed, a_page("/priced", data={"price": 119}))
     seen = await visitor.get(f"/crawls/{crawl.id}/diff")
     assert re.search(rf'value="{good.id}" selected', seen.html)
     assert "Indexing rules changed 1" in seen.text
     assert "→ noindex" in seen.text
     assert f"→ {SITE}/c" in seen.text
+    assert f"data.price 1 {SITE}/priced 129 → 119" in seen.text
     assert re.search(r"Failed · 0 pages · default", seen.text)
     assert re.search(r"Completed · 0 pages · theirs", seen.text)
     assert crawl.id not in options(seen.html)
@@ -411,8 +413,8 @@ async def test_a_page_that_does_not_exist_is_answered_with_html(visitor: PlainBr
 
 async def test_the_form_names_the_line_of_an_invalid_seed(visitor: PlainBrowser) -> None:
     await visitor.get("/crawls/new")
-    seen = await visitor.post("/crawls/new", {"seeds": "https://example.com/\nhttps://[/"})
-    assert (seen.status, "Line 2 " in seen.text, "seeds[" in seen.text) == (422, True, False)
+    seen = await visitor.post("/crawls/new", {"seeds": "https://example.com/\n\nhttps://[/"})
+    assert (seen.status, "Line 3 " in seen.text, "seeds[" in seen.text) == (422, True, False)
 
 
 async def test_the_links_of_a_crawl_are_listed_filtered_and_downloaded(
@@ -478,7 +480,9 @@ async def test_a_reason_for_skipping_leads_to_the_urls_with_their_sources_and_th
 
     await shop.app.database.run(keep)
     path = f"/crawls/{crawl.id}/links"
-    assert f'href="{path}?skipped=excluded"' in (await visitor.get(f"/crawls/{crawl.id}/frontier")).html
+    frontier = await visitor.get(f"/crawls/{crawl.id}/frontier")
+    assert f'href="{path}?skipped=excluded"' in frontier.html
+    assert "listed only if" not in frontier.text
     seen = await visitor.get(f"{path}?skipped=excluded")
     row = f"{SITE}/menu {SITE}/private/1 All pages that link to it x a It matches the exclude pattern `/private`."
     assert (row in seen.text, seen.text.count("It matches")) == (True, 1)
@@ -496,6 +500,9 @@ async def test_a_reason_for_skipping_leads_to_the_urls_with_their_sources_and_th
     plain = await submit(shop)
     told = await visitor.get(f"/crawls/{plain.id}/links?skipped=excluded")
     assert "This crawl did not store the URLs of links" in told.text
+    await shop.app.database.run(lambda tx: shop.app.crawls.store.add_counts(tx, plain.number, OUTSIDE, skipped))
+    told = await visitor.get(f"/crawls/{plain.id}/frontier")
+    assert "URLs and their source pages are listed only if the crawl stores its links." in told.text
 
 
 async def test_pages_are_sorted_by_their_numbers_and_by_the_pages_that_link_to_them(

@@ -58,7 +58,7 @@ RARE = {
     "crawl_broken.html: {% elif more %}",
     "crawl_broken.html: {% if not referrers.is_complete %}",
     "crawl_charts.html: {% if not summary.is_complete %}",
-    "crawl_diff.html: {% if diff[name].count > diff[name].first | length %}",
+    "crawl_diff.html: {% if found.count > found.first | length %}",
     "crawl_diff.html: {% if not diff.is_complete %}",
     "crawl_hosts.html: {% if receipt.is_cut %}",
     "crawl_links.html: {% elif more %}",
@@ -94,12 +94,14 @@ RARE = {
     "analysis.html: {% for part in value.values() %}",
     "analysis.html: {% if code.stored < code.count %}",
     "analysis.html: {%- if value is mapping %}",
+    "analysis.html: {% for reason in verdict.reasons if reason not in of_rules %}",
     "analysis.html: {% if not loop.last %}",
     'analysis.html: {% if rule.severity == "warning" %}',
     "bots.html: else of {% if row.problems %}",
     "crawl_broken.html: {% if not loop.last %}",
-    'crawl_diff.html: else of {% if name == "status" %}',
     "crawl_diff.html: {% if view.may_write %}",
+    'crawl_diff.html: {% if name in ("new", "missing", "content") %}',
+    "crawl_frontier.html: {% if skips and not crawl.config.links %}",
     'crawl_frontier.html: else of {% if trap.state == "quarantined" and view.may_write and row.is_releasable %}',
     "crawl_hosts.html: else of {% if one.asked_delay_seconds is none %}",
     "crawl_hosts.html: else of {% if receipt.hosts %}",
@@ -140,6 +142,7 @@ RARE = {
     "settings.html: {% if tokens | length == 1 %}",
     "webhook.html: else of {% if hook.enabled %}",
 }
+DOWNLOAD = re.compile(r'href="(/[^"]*)" download')
 LINK = re.compile(r'href="(/[^"#]*)')
 KINDS = re.compile(r"(?<=/)(?:[a-z]{3}_\w+|crawler-\d)")  # each page of a crawl is a kind
 
@@ -301,9 +304,9 @@ async def fill_rare(shop: ServedController) -> None:
     await shop.ask("/api/v1/policies", method="POST", body=json.dumps(policy).encode())
 
 
-async def walk(visitor: PlainBrowser, *first: str, most: int) -> None:
-    """Get these pages and those that they link to: of each kind at most so many."""
-    wanted, seen, kinds = list(first), set[str](), dict[str, int]()
+async def walk(visitor: PlainBrowser, *first: str, most: int) -> dict[str, str]:
+    """Get these pages and those that they link to: of each kind at most so many. Return a download of each kind."""
+    wanted, seen, kinds, downloads = list(first), set[str](), dict[str, int](), dict[str, str]()
     language = visitor.headers.get("Accept-Language", "en")
     while wanted:
         path = wanted.pop()
@@ -311,11 +314,14 @@ async def walk(visitor: PlainBrowser, *first: str, most: int) -> None:
         assert page.status == 200, (path, page.text[:500])
         assert "data-theme" not in page.html or f'<html lang="{language}"' in page.html, path
         seen.add(path)
+        for link in DOWNLOAD.findall(page.html):
+            downloads[KINDS.sub("*", link.partition("?")[0])] = link.replace("&amp;", "&")
         for link in sorted({link.replace("&amp;", "&") for link in LINK.findall(page.html)} - seen - set(wanted)):
             kind = KINDS.sub("*", link.partition("?")[0]) + re.sub("=[^&]*", "", link.partition("?")[2])
             kinds[kind] = kinds.get(kind, 0) + 1
             if kinds[kind] <= most and not re.match(r"/(static|api)|.*(/body|/export|csv|jsonl)", link):
                 wanted.append(link)
+    return downloads
 
 
 @pytest.fixture
@@ -350,7 +356,10 @@ async def test_every_list_and_branch_of_every_page_is_shown(
     chosen = [f"/policies/new?crawl={crawl}" for crawl in crawls]
     chosen += [f"/crawls/{crawl}/pages?sort={order}" for crawl in crawls for order in ("words", "-words")]
     analyses = [f"/analyses/{one.id}" for one in await shop.app.audit.analyses.newest()]
-    await walk(visitor, "/", *jobs, *bad, *chosen, *analyses, *states, explained, most=6)
+    downloads = await walk(visitor, "/", *jobs, *bad, *chosen, *analyses, *states, explained, most=6)
+    for kind, path in downloads.items():
+        file = await visitor.get(path)
+        assert (file.status, bool(file.html) or "csv" not in kind) == (200, True), path
     reader = PlainBrowser(shop.port, headers={"Accept-Language": "fr"})
     await reader.sign_in(await shop.token("viewer"))
     await walk(reader, "/", *states[::4], most=1)

@@ -4,6 +4,7 @@ import json
 import re
 from datetime import timedelta
 from html import unescape
+from typing import Any
 
 import pytest
 from standardwebhooks.webhooks import Webhook as Receiver
@@ -23,7 +24,7 @@ from shoal.crawl.frontier.values import key_of
 from shoal.events.event import Event, append_events
 from shoal.events.store import EventStore
 from shoal.events.webhook import NewWebhook
-from shoal.fleet.node import CommandAck
+from shoal.fleet.node import CommandAck, CommandRequest
 from shoal.fleet.states import CommandState
 from shoal.pages.page import Page
 from shoal.pages.store import PageStore
@@ -582,6 +583,42 @@ async def test_a_crawl_is_audited_on_its_own_page(shop: ServedController, visito
     assert table == ['"code","severity","page","evidence"', f'"title_missing","error","{other}","{{}}"']
     refused = await visitor.post("/analyses", {"crawl_id": analysis.crawl_id, "back": f"{path}/audit"})
     assert (refused.path, "cannot be analyzed" in refused.text) == (f"{path}/audit", True), refused.text
+
+
+async def test_every_table_of_operators_is_a_file_with_the_fields_of_the_api(
+    shop: ServedController, visitor: PlainBrowser
+) -> None:
+    webhook = await shop.app.events.webhooks.make(NewWebhook(url="https://example.com/hook"))
+    crawl = (await shop.ask(method="POST", body=b'{"seeds": ["https://example.com/"]}')).json["id"]
+    [job] = (await shop.app.job_admin.newest(JobFilter(run_id=crawl))).items
+    assert await shop.app.queue.lease_one(job.id, "crawler-1/7") is not None
+    await shop.app.database.run(lambda tx: append_events(tx, Event("node.lost", "crawler-1", {})))
+    await shop.app.chores.forwarder.run_once()
+    await register(shop.app.fleet.nodes, "crawler-1")
+    await shop.app.fleet.nodes.send("crawler-1", CommandRequest(command="pause"), "me")
+    await visitor.sign_in(await shop.token("admin"))
+
+    async def rows(path: str) -> list[dict[str, Any]]:
+        file = await visitor.get(f"{path}.jsonl")
+        table = await visitor.get(f"{path}.csv")
+        found = [json.loads(line) for line in file.html.splitlines()]
+        assert table.html.splitlines()[0] == ",".join(f'"{name}"' for name in found[0])
+        return found
+
+    assert [one["type"] for one in await rows("/events")] == ["node.lost"]
+    assert [one["id"] for one in await rows("/webhooks")] == [webhook.id]
+    assert "secret" not in (await rows("/webhooks"))[0]
+    assert [one["state"] for one in await rows(f"/events/{webhook.id}/deliveries")] == ["waiting"]
+    assert (await visitor.get(f"/events/{webhook.id}/deliveries.jsonl?state=dead")).html == ""
+    assert [one["holder"] for one in await rows(f"/jobs/{job.id}/leases")] == ["crawler-1/7"]
+    assert [one["job_id"] for one in await rows(f"/crawls/{crawl}/attempts")] == [job.id]
+    assert [one["command"] for one in await rows("/fleet/crawler-1/commands")] == ["pause"]
+    assert [one["name"] for one in await rows("/settings/tokens")] == ["test"]
+    assert {"webhook.created", "token.created"} & {one["act"] for one in await rows("/settings/audit-log")}
+    assert (await visitor.get(f"/events/{webhook.id[:-1]}/deliveries.csv")).status == 404
+    reader = PlainBrowser(shop.port)
+    await reader.sign_in(await shop.token("viewer"))
+    assert (await reader.get("/settings/audit-log.csv")).status == 403
 
 
 async def test_a_crawl_is_scheduled_with_its_options_but_not_its_secrets(

@@ -71,8 +71,8 @@ async def test_what_is_failing_stands_in_front_with_a_link(shop: ServedControlle
     failed = states.fail(lease.fence.job_id, lease.fence.epoch, "no route to host")
     await shop.app.queue.finish_and_lease([failed], LeaseRequest("crawler-1/7", ["crawl"]), 1)
     page = await visitor.get("/")
-    assert "Failing 1 dead letter" in page.text
-    assert '<a href="/jobs?q=state:dead">1 dead letter</a>' in page.html
+    assert "Failing 1 failed job" in page.text
+    assert '<a href="/jobs?q=state:dead">1 failed job</a>' in page.html
 
 
 async def test_the_rate_has_a_time_axis_and_a_scale_without_its_spikes(

@@ -24,11 +24,11 @@ from shoal.serve.console.fleet import BotsPage, FleetPage, NodePage, NodeRateSam
 from shoal.serve.console.jobs import JobPage, JobsPage
 from shoal.serve.console.new_crawl import NewCrawlPage
 from shoal.serve.console.overview import Overview, OverviewPage, RateSampler
-from shoal.serve.console.page import PageCopies, PageFindings, PagePage
+from shoal.serve.console.page import PageCopies, PagePage
 from shoal.serve.console.policies import PoliciesPage, PolicyPage
 from shoal.serve.console.policy_form import PolicyFormPage, PolicyImportPage
 from shoal.serve.console.settings import PreferencesApi, SettingsPage, Storage
-from shoal.serve.console.shell import Shell
+from shoal.serve.console.shell import SECTIONS, Shell
 from shoal.serve.console.worker_watch import WorkerWatch
 from shoal.serve.stats import Cached
 
@@ -37,16 +37,6 @@ if TYPE_CHECKING:
 
 SIZES_SHARE: Final = 0.005  # share of the time that may be spent on reading the sizes of the store
 SAMPLE_EVERY: Final = timedelta(seconds=5)
-SECTIONS: Final = (
-    "overview",
-    "crawls",
-    "jobs",
-    "fleet",
-    "policies",
-    "analyses",
-    "events",
-    "settings",
-)  # sections with a page of their own
 
 
 class Console:
@@ -58,7 +48,9 @@ class Console:
 
     @cached_property
     def shell(self) -> Shell:
-        return Shell(SECTIONS, self._app.clock, self._app.settings.serve.public_url, self.worker_watch)
+        return Shell(
+            (one.name for one in SECTIONS), self._app.clock, self._app.settings.serve.public_url, self.worker_watch
+        )
 
     @cached_property
     def worker_watch(self) -> WorkerWatch:
@@ -138,7 +130,7 @@ class Console:
             crawl_audit,
             crawl,
             CrawlActions(shell, app.crawls, app.frontier_admin, app.crawl_removals),
-            PagePage(shell, app.crawls, app.frontier_admin, app.pages, copies, PageFindings(analyses)),
+            PagePage(shell, app.crawls, app.frontier_admin, app.pages, copies, analyses),
             jobs,
             job,
             fleet,

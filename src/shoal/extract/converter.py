@@ -20,7 +20,7 @@ from typing import Final, Literal
 from msgspec import Struct, msgpack
 
 from shoal.base.errors import BackendUnavailable, TookTooLong
-from shoal.base.machine import die_with_parent, started
+from shoal.base.machine import die_with_parent
 from shoal.base.parsing import show_size
 from shoal.base.text import json_of
 from shoal.base.url import DEFAULT_RULES, UrlRules
@@ -105,7 +105,7 @@ class Converter:
         while self._idle:
             process, timer = self._idle.popitem()
             timer.cancel()
-            if process.returncode is None and started(process.pid):
+            if _is_alive(process):
                 return process
         return await asyncio.create_subprocess_exec(
             *COMMAND, str(os.getpid()), str(self._memory), stdin=PIPE, stdout=PIPE, start_new_session=True
@@ -151,6 +151,16 @@ def _message(value: Struct) -> bytes:
     msgpack.Encoder().encode_into(value, message, _SIZE)
     message[:_SIZE] = (len(message) - _SIZE).to_bytes(_SIZE)
     return bytes(message)
+
+
+def _is_alive(process: Process) -> bool:
+    """Ask the kernel, because the event loop may not have noticed yet that a process has died."""
+    if not hasattr(os, "waitid"):  # macOS before Python 3.13
+        return process.returncode is None
+    try:
+        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    except ChildProcessError:  # the loop has noticed
+        return False
 
 
 def _kill(process: Process) -> None:

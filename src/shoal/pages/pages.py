@@ -9,6 +9,8 @@ from heapq import nsmallest
 from itertools import chain
 from typing import Final
 
+import orjson
+
 from shoal.base.clock import Clock, SystemClock
 from shoal.base.database import Database, Tx
 from shoal.base.url import Url
@@ -170,16 +172,18 @@ def _links_to(wanted: Mapping[int, bytes], blobs: Iterable[tuple[int, int, bytes
 BATCH: Final = 2_000
 MOST_PAGES: Final = 200_000  # pages of each crawl; those of one crawl are held in memory
 SHOWN: Final = 100  # examples of each kind
+MOST_DATA: Final = 64_000_000  # characters of extracted data that are held
 FIELDS: Final = ("robots", "canonical", "title")
+DATA: Final = "data."  # before the name of a field of the extracted data
 
 
 @dataclass(frozen=True, slots=True)
 class PageChange:
-    """A page in both crawls, or in one of them."""
+    """A page, with the value that changed; if the page itself is new, missing or has another content, its title."""
 
     url: str
-    before: PageOutline | None
-    after: PageOutline | None
+    before: str | int | None
+    after: str | int | None
 
 
 @dataclass(slots=True)
@@ -189,41 +193,45 @@ class ChangeList:
     count: int = 0
     first: list[PageChange] = field(default_factory=list)
 
-    def add(self, before: PageOutline | None, after: PageOutline | None) -> None:
+    def add(self, url: str, before: str | int | None, after: str | int | None) -> None:
         self.count += 1
-        known = after or before
-        if len(self.first) < SHOWN and known is not None:
-            self.first.append(PageChange(known.url, before, after))
+        if len(self.first) < SHOWN:
+            self.first.append(PageChange(url, before, after))
 
 
 @dataclass(slots=True)
 class Comparison:
-    """The differences between two crawls. A page whose status changed is in no other list, and one is in `content` only
-    if nothing else explains the change. 304 confirms the page of an earlier crawl, so it equals 200."""
+    """The differences between two crawls, by kind: `status`, `new`, `missing`, the FIELDS, `data.` with the name of a
+    field of the extracted data, and `content`. A page whose status changed is in no other list, and one is in `content`
+    only if nothing else explains the change. 304 confirms the page of an earlier crawl, so it equals 200."""
 
-    new: ChangeList = field(default_factory=ChangeList)
-    missing: ChangeList = field(default_factory=ChangeList)
-    status: ChangeList = field(default_factory=ChangeList)
-    robots: ChangeList = field(default_factory=ChangeList)
-    canonical: ChangeList = field(default_factory=ChangeList)
-    title: ChangeList = field(default_factory=ChangeList)
-    content: ChangeList = field(default_factory=ChangeList)
+    changes: defaultdict[str, ChangeList] = field(default_factory=lambda: defaultdict(ChangeList))
     same: int = 0
     is_complete: bool = True
 
     def add(self, before: PageOutline, after: PageOutline) -> None:
         if _confirmed(before.status) != _confirmed(after.status):
-            self.status.add(before, after)
+            self.changes["status"].add(after.url, before.status, after.status)
             return
-        changed = [name for name in FIELDS if getattr(before, name) != getattr(after, name)]
-        for name in changed:
-            getattr(self, name).add(before, after)
+        pairs = [(name, getattr(before, name), getattr(after, name)) for name in FIELDS]
+        if before.data != after.data:
+            earlier, later = _fields_of(before.data), _fields_of(after.data)
+            pairs += [(f"{DATA}{name}", earlier.get(name), later.get(name)) for name in {**earlier, **later}]
+        changed = [(name, old, new) for name, old, new in pairs if old != new]
+        for name, old, new in changed:
+            self.changes[name].add(after.url, old, new)
         if changed:
             return
         if before.content_hash != after.content_hash:
-            self.content.add(before, after)
+            self.changes["content"].add(after.url, before.title, after.title)
         else:
             self.same += 1
+
+
+def _fields_of(data: str | None) -> dict[str, str]:
+    """Return the fields of extracted data that have a value, as text: what is not text is JSON."""
+    found = {name: value for name, value in (orjson.loads(data) if data else {}).items() if value is not None}
+    return {name: value if isinstance(value, str) else orjson.dumps(value).decode() for name, value in found.items()}
 
 
 def _confirmed(status: int | None) -> int | None:
@@ -239,9 +247,10 @@ class PageComparer:
 
     async def compare(self, before: int, after: int, most: int = MOST_PAGES) -> Comparison:
         """Compare two crawls, reading at most `most` pages of each."""
-        found, old = Comparison(), dict[str, PageOutline]()
+        found, old, held = Comparison(), dict[str, PageOutline](), 0
         async for page in self._outlines(before):
-            if len(old) >= most:
+            held += len(page.data or "")
+            if len(old) >= most or held > MOST_DATA:
                 found.is_complete = False
                 break
             old[page.url] = page
@@ -255,9 +264,9 @@ class PageComparer:
             if earlier is not None:
                 found.add(earlier, page)
             elif found.is_complete:  # else it may be among those that were not read
-                found.new.add(None, page)
+                found.changes["new"].add(page.url, None, page.title)
         for page in old.values() if found.is_complete else ():
-            found.missing.add(page, None)
+            found.changes["missing"].add(page.url, page.title, None)
         return found
 
     async def _outlines(self, crawl: int) -> AsyncIterator[PageOutline]:

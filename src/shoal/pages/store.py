@@ -88,6 +88,7 @@ class PageOutline(NamedTuple):
     title: str | None
     robots: str | None = None
     canonical: str | None = None
+    data: str | None = None  # extracted data, as JSON
 
 
 class TargetStatus(NamedTuple):

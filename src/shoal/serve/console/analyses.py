@@ -1,11 +1,10 @@
 """Analyses: the list, one analysis with its verdict and its findings, and the tab of a crawl with its newest one."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from starlette.responses import Response
 
-from shoal.access.token import TokenScope
 from shoal.audit.analyses import Analyses
 from shoal.audit.analysis import AnalysisOptions
 from shoal.audit.codes import NOT_CHECKED, not_checked_by
@@ -21,16 +20,27 @@ from shoal.base.text import message, redact_url
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.states import SETTLED
 from shoal.serve.console.crawl import CrawlPage
-from shoal.serve.console.exports import exported, format_of, listed
+from shoal.serve.console.exports import batched, exported, format_of, listed
 from shoal.serve.console.feed import LivePage
-from shoal.serve.console.forms import AnyQuery, Search, View, form_endpoint, page_endpoint, parse, read_form, suggestion
+from shoal.serve.console.forms import (
+    AnyQuery,
+    Search,
+    View,
+    form_endpoint,
+    page_endpoint,
+    parse,
+    read_form,
+    row_in,
+    suggestion,
+)
 from shoal.serve.console.shell import Notice, Shell, local_path, sentence
-from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing, always
 from shoal.serve.resources import analysis as resource
 
 ROWS: Final = 50
 BATCH: Final = 500
 LAST: Final = 2**31 - 1
+LAST_FINDING: Final = 10**15
 OTHERS: Final = 20  # earlier analyses of a crawl
 QUALIFIERS: Final = ("state", "crawl")
 COLUMNS: Final = {"code": "text", "severity": "text", "page": "text", "evidence": "json"}
@@ -42,6 +52,7 @@ class AnalysesPage(LivePage):
 
     paths = ("/analyses",)
     regions = ("analysis_rows",)
+    template, section, query = "analyses.html", "analyses", ("q", "after")
 
     def __init__(self, shell: Shell, analyses: Analyses, gates: Gates) -> None:
         self._shell = shell
@@ -50,22 +61,19 @@ class AnalysesPage(LivePage):
 
     @page_endpoint("/analyses", "Show the analyses.")
     async def show_analyses(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        query = request.http.query_params
-        params = {name: query[name] for name in ("q", "after") if query.get(name)}
-        context = await self.context(self._shell.view(request.http), params)
-        context |= {"topic": self._shell.url("/analyses", **params).removeprefix(self._shell.prefix)}
-        context |= {"gates": [stored.name for stored in await self._gates.all()]}
-        language = self._shell.view(request.http).language
+        return await self.shown(request)
+
+    async def once(self, request: EndpointRequest[Any, Any], view: View, context: Mapping[str, Any]) -> dict[str, Any]:
+        language = view.language
         states = [(state.value, language(word)) for state, word in LABELS.items()]
-        context["suggestions"] = {
+        suggestions = {
             "state": suggestion(language("where it is"), states),
             "crawl": suggestion(language("the id of a crawl"), [one.crawl_id for one, _ in context["rows"]]),
         }
-        return self._shell.page(request.http, "analyses.html", context, section="analyses")
+        return {"suggestions": suggestions, "gates": [stored.name for stored in await self._gates.all()]}
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
-        search, problem, after = Search(params.get("q", "")), "", params.get("after", "")
-        number = min(int(after), LAST) if after.isascii() and after.isdecimal() and len(after) < 11 else None
+        search, problem, number = Search(params.get("q", "")), "", row_in(params.get("after"), LAST)
         found = []
         try:
             search = parse(params.get("q", ""), QUALIFIERS)
@@ -83,26 +91,16 @@ class AnalysesPage(LivePage):
             "is_live": any(one.state not in TERMINAL for one in found),
         }
 
-    @endpoint(
-        "GET",
-        "/analyses.{format}",
-        scope=TokenScope.READ,
-        summary="Download the analyses that a search finds.",
-        query=AnyQuery,
-        public=False,
-        expensive=always,
-    )
+    @page_endpoint("/analyses.{format}", "Download the analyses that a search finds.", expensive=always)
     async def export_analyses(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         search = parse(request.http.query_params.get("q", ""), QUALIFIERS)
         state, crawl_id = _state_of(search), search.one("crawl")
-
-        async def batches() -> AsyncIterator[list[resource.Analysis]]:
-            after = None
-            while found := await self._analyses.newest(after=after, limit=BATCH, state=state, crawl_id=crawl_id):
-                yield [resource.Analysis.of(one) for one in found]
-                after = found[-1].number
-
-        return listed(request.path_param("format"), "analyses", resource.Analysis, batches())
+        found = batched(
+            lambda after: self._analyses.newest(after=after, limit=BATCH, state=state, crawl_id=crawl_id),
+            lambda one: one.number,
+            resource.Analysis.of,
+        )
+        return listed(request, "analyses", resource.Analysis, found)
 
     @form_endpoint("/analyses", "Analyze a crawl from the form.")
     async def analyze_from_form(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
@@ -113,10 +111,7 @@ class AnalysesPage(LivePage):
             options = AnalysisOptions(gate, name or None)
             analysis = await self._analyses.submit(form.get("crawl_id"), options, form.get("baseline") or None)
         except ShoalError as error:
-            if error.response.http_status >= 500:
-                raise
-            back = local_path(form.get("back", "/analyses"))
-            return self._shell.redirect(back, Notice(sentence(error.message), is_problem=True))
+            return self._shell.refused(local_path(form.get("back", "/analyses")), error)
         return self._shell.redirect(local_path(form.get("back", f"/analyses/{analysis.id}")), Notice(language(STARTED)))
 
 
@@ -134,6 +129,7 @@ class AnalysisPage(LivePage):
 
     paths = ("/analyses/{analysis_id}",)
     regions = ("analysis_head", "analysis")
+    template, section, query = "analysis.html", "analyses", ("code", "after")
 
     def __init__(self, shell: Shell, analyses: Analyses) -> None:
         self._shell = shell
@@ -141,15 +137,17 @@ class AnalysisPage(LivePage):
 
     @page_endpoint("/analyses/{analysis_id}", "Show an analysis.")
     async def show_analysis(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        analysis_id, chosen = request.path_param("analysis_id"), chosen_in(request)
-        context = await self.context(self._shell.view(request.http), chosen | {"analysis_id": analysis_id})
-        context["topic"] = topic_of(self._shell, f"/analyses/{analysis_id}", chosen)
-        return self._shell.page(request.http, "analysis.html", context, section="analyses")
+        return await self.shown(request)
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         analysis = await self._analyses.get(params["analysis_id"])
         counts = most_serious_first(await self._analyses.counts(analysis.id))
         before = await self._baseline(analysis.options.baseline)
+        earlier = (
+            {one.code: before[one.code].count if one.code in before else 0 for one in counts}
+            if before is not None
+            else {}
+        )
         outcomes = await self._analyses.outcomes(analysis.id)
         known, missing = {one.code for one in counts}, {one.analyzer for one in outcomes if one.missing is not None}
         chosen = next((one for one in counts if one.code == params.get("code")), counts[0] if counts else None)
@@ -159,7 +157,7 @@ class AnalysisPage(LivePage):
             "site": redact_url(analysis.site),
             "verdicts": VERDICTS,
             "groups": [
-                (severity, word, [(one, _earlier(one, before)) for one in counts if one.severity is severity])
+                (severity, word, [(one, earlier.get(one.code)) for one in counts if one.severity is severity])
                 for severity, word in SEVERITIES.items()
             ],
             "resolved": [
@@ -175,15 +173,15 @@ class AnalysisPage(LivePage):
 
     async def _chosen(self, analysis_id: str, code: FindingCount | None, after: str) -> dict[str, Any]:
         """Return the findings of one code, from a place on."""
-        found, is_place = [], after.isascii() and after.isdecimal() and len(after) < 16
+        found, number = [], row_in(after, LAST_FINDING)
         if code is not None:
-            place = FindingPlace(code.code, int(after)) if is_place else None
+            place = None if number is None else FindingPlace(code.code, number)
             found = await self._analyses.findings(analysis_id, after=place, limit=ROWS + 1, code=code.code)
         return {
             "code": code,
             "findings": [one for _, one in found[:ROWS]],
             "next": found[ROWS - 1][0].number if len(found) > ROWS else None,
-            "is_first": not is_place,
+            "is_first": number is None,
         }
 
     async def _baseline(self, analysis_id: str | None) -> dict[str, FindingCount] | None:
@@ -195,46 +193,18 @@ class AnalysisPage(LivePage):
         except NotFound:
             return None
 
-    @endpoint(
-        "GET",
-        "/analyses/{analysis_id}/findings.{format}",
-        scope=TokenScope.READ,
-        summary="Download the findings.",
-        query=AnyQuery,
-        public=False,
-        expensive=always,
-    )
+    @page_endpoint("/analyses/{analysis_id}/findings.{format}", "Download the findings.", expensive=always)
     async def download_findings(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         """All stored findings, or those of one code, as CSV or as one JSON object per line."""
         name, code = request.path_param("format"), request.http.query_params.get("code")
         made = format_of(name, COLUMNS)
         analysis = await self._analyses.get(request.path_param("analysis_id"))
-
-        async def batches() -> AsyncIterator[list[dict[str, Any]]]:
-            after = None
-            while found := await self._analyses.findings(analysis.id, after=after, limit=BATCH, code=code):
-                yield [
-                    {"code": one.code, "severity": one.severity.value, "page": one.page, "evidence": one.evidence}
-                    for _, one in found
-                ]
-                after = found[-1][0]
-
-        return exported(made, f"{analysis.id}.{name}", batches())
-
-
-def _earlier(one: FindingCount, before: Mapping[str, FindingCount] | None) -> int | None:
-    """Return how many findings of a code the baseline has; None if there is no baseline."""
-    return None if before is None else before[one.code].count if one.code in before else 0
-
-
-def chosen_in(request: EndpointRequest[Nothing, AnyQuery]) -> dict[str, str]:
-    """Return the code of the findings to show, and where they begin."""
-    query = request.http.query_params
-    return {name: query[name][:100] for name in ("code", "after") if query.get(name)}
-
-
-def topic_of(shell: Shell, path: str, chosen: Mapping[str, str]) -> str:
-    return shell.url(path, **chosen).removeprefix(shell.prefix)
+        found = batched(
+            lambda after: self._analyses.findings(analysis.id, after=after, limit=BATCH, code=code),
+            lambda one: one[0],
+            lambda one: {column: getattr(one[1], column) for column in COLUMNS} | {"severity": one[1].severity.value},
+        )
+        return exported(made, f"{analysis.id}.{name}", found)
 
 
 class CrawlAuditPage(LivePage):
@@ -242,6 +212,7 @@ class CrawlAuditPage(LivePage):
 
     paths = ("/crawls/{crawl_id}/audit",)
     regions = ("crawl_head", "crawl_audit")
+    template, section, query = "crawl_audit.html", "crawls", ("code", "after")
 
     def __init__(
         self, shell: Shell, crawls: Crawls, analyses: Analyses, gates: Gates, frame: CrawlPage, shown: AnalysisPage
@@ -255,11 +226,7 @@ class CrawlAuditPage(LivePage):
 
     @page_endpoint("/crawls/{crawl_id}/audit", "Show the newest analysis of a crawl.")
     async def show_audit(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        crawl_id, chosen = request.path_param("crawl_id"), chosen_in(request)
-        context = await self.context(self._shell.view(request.http), chosen | {"crawl_id": crawl_id})
-        context |= {"gates": [stored.name for stored in await self._gates.all()]}
-        context["topic"] = topic_of(self._shell, f"/crawls/{crawl_id}/audit", chosen)
-        return self._shell.page(request.http, "crawl_audit.html", context, section="crawls")
+        return await self.shown(request, gates=[stored.name for stored in await self._gates.all()])
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         status = await self._crawls.get(params["crawl_id"])

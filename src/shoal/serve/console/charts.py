@@ -1,4 +1,4 @@
-"""Charts as SVG, drawn on the server: stacked columns, a line, a sparkline, a bar of shares, a treemap and a timeline.
+"""Charts as SVG, drawn on the server: stacked columns, rates over time, a bar of shares, a treemap, a timeline.
 
 Shapes stretch to the width of their place, so text is not part of them: labels are HTML around the drawing. Colours
 come from the style sheet, by class; each mark has a title that a pointer shows and a screen reader reads.
@@ -12,9 +12,13 @@ from typing import Final
 
 from markupsafe import Markup
 
+from shoal.serve.console.format import Formats
+
 WIDTH: Final = 1000.0  # units of a drawing that is stretched
 GAP: Final = 0.22  # share of a column that stays empty
-MOST_LABELS: Final = 12
+MOST_LABELS: Final = 8
+HEIGHT: Final = 140  # of a chart with axes; the style sheet knows it
+TICKS: Final = (1.0, 0.75, 0.5, 0.25)  # of the time axis, as parts of how far it reaches back; the last is now
 TEXT_HEIGHT: Final = 16.0
 CHARACTER: Final = 6.6  # width of a character in a treemap, on average
 
@@ -57,8 +61,8 @@ class Cell:
 class Span:
     """A stretch of time in a timeline; `row` is its line."""
 
-    start: float
-    end: float
+    start: int
+    end: int
     row: int = 0
     kind: str = ""
     title: str = ""
@@ -83,11 +87,10 @@ def scale_of(values: Sequence[float]) -> float:
     return next(step for step in ROUND if step * power >= top * (1 - 1e-9)) * power
 
 
-def columns(data: Sequence[Column], label: str, top: str = "", height: int = 120, levels: Sequence[str] = ()) -> Markup:
-    """Draw stacked columns with a label below each, or below some if there are many; `top` is the value of the
-    highest one. With `levels` they have an axis, as in `over_time`."""
-    totals = [column.total for column in data]
-    most = scale_of(totals) if levels else max(totals, default=0) or 1
+def columns(data: Sequence[Column], label: str, formats: Formats, height: int = HEIGHT) -> Markup:
+    """Draw stacked columns with an axis, and a label below each, or below some if there are many. Those above the scale
+    are cut and marked."""
+    most = scale_of([column.total for column in data])
     step = WIDTH / max(1, len(data))
     marks = []
     for place, column in enumerate(data):
@@ -114,42 +117,19 @@ def columns(data: Sequence[Column], label: str, top: str = "", height: int = 120
         Markup("<span>{}</span>").format(column.label if place % every == 0 else "")
         for place, column in enumerate(data)
     )
-    drawing = _svg((_grid(height) if levels else Markup("")) + Markup("").join(marks), height, label)
-    if levels:
-        return _timed(levels, drawing, Markup('<div class="chart-labels">{}</div>').format(labels))
-    return Markup(
-        '<div class="chart"><span class="chart-top">{}</span>{}<div class="chart-labels">{}</div></div>'
-    ).format(top, drawing, labels)
+    return _with_axes(most, formats, Markup("").join(marks), height, label, "chart-labels", labels)
 
 
-def line(
-    values: Sequence[float | None], label: str, top: str = "", ends: tuple[str, str] = ("", ""), height: int = 96
-) -> Markup:
-    """Draw a line over an area; gaps stay empty. `ends`: the labels below its left and right end."""
-    known = [value for value in values if value is not None]
-    drawing = _svg(_line(values, max(known, default=0) or 1, height), height, label)
-    return Markup(
-        '<div class="chart"><span class="chart-top">{}</span>{}'
-        '<div class="chart-ends"><span>{}</span><span>{}</span></div></div>'
-    ).format(top, drawing, *ends)
-
-
-def over_time(
-    values: Sequence[float], label: str, levels: Sequence[str], times: Sequence[str], height: int = 140
-) -> Markup:
-    """Draw a line with axes. `levels` are the labels of the top of its scale, see `scale_of`, of its middle and of
-    zero; `times` those below it, from its left to its right end. Values above the scale are cut and marked."""
+def over_time(values: Sequence[float], seconds: float, label: str, formats: Formats, height: int = HEIGHT) -> Markup:
+    """Draw the last seconds as a line over an area, with axes. Values above the scale are cut and marked."""
     most, step = scale_of(values), WIDTH / max(1, len(values) - 1)
     cuts = [_cut(min(place * step, WIDTH - CUT_WIDTH), CUT_WIDTH) for place, value in enumerate(values) if value > most]
-    marks = _line([min(value, most) for value in values], most, height) + Markup("").join(cuts)
-    spans = Markup("").join(map(Markup("<span>{}</span>").format, times))
-    return _timed(
-        levels, _svg(_grid(height) + marks, height, label), Markup('<div class="chart-ends">{}</div>').format(spans)
-    )
-
-
-def _grid(height: float) -> Markup:
-    return Markup('<path class="level" d="M0 1H{0:.0f}M0 {1:.0f}H{0:.0f}"/>').format(WIDTH, height / 2)
+    points = [(place * step, height - min(value, most) / most * (height - 2)) for place, value in enumerate(values)]
+    times = [formats.ago(formats.now - int(seconds * part * 1e6)) if seconds * part >= 10 else "" for part in TICKS]
+    times = ["" if place and time == times[place - 1] else time for place, time in enumerate(times)]
+    below = Markup("").join(map(Markup("<span>{}</span>").format, [*times, formats.language("now")]))
+    marks = _area(points, height) + Markup("").join(cuts)
+    return _with_axes(most, formats, marks, height, label, "chart-ends", below)
 
 
 def _cut(x: float, width: float) -> Markup:
@@ -157,30 +137,24 @@ def _cut(x: float, width: float) -> Markup:
     return Markup('<rect class="cut" x="{:.1f}" y="0" width="{:.1f}" height="{:.0f}"/>').format(x, width, CUT_HEIGHT)
 
 
-def _timed(levels: Sequence[str], drawing: Markup, times: Markup) -> Markup:
-    """Put the labels of its axes around a drawing."""
+def _with_axes(
+    most: float, formats: Formats, marks: Markup, height: int, label: str, kind: str, below: Markup
+) -> Markup:
+    """Draw marks on a grid, with the levels of the scale beside them, and labels below."""
+    grid = Markup('<path class="level" d="M0 1H{0:.0f}M0 {1:.0f}H{0:.0f}"/>').format(WIDTH, height / 2)
+    levels = (formats.short(most), formats.short(most / 2), "0")
     names = Markup("").join(map(Markup("<span>{}</span>").format, levels))
     return Markup(
-        '<div class="chart timed"><div class="levels" aria-hidden="true">{}</div><div>{}{}</div></div>'
-    ).format(names, drawing, times)
-
-
-def _line(values: Sequence[float | None], most: float, height: float) -> Markup:
-    step = WIDTH / max(1, len(values) - 1)
-    runs: list[list[tuple[float, float]]] = [[]]
-    for place, value in enumerate(values):
-        if value is None:
-            runs.append([])
-        else:
-            runs[-1].append((place * step, height - value / most * (height - 2)))
-    return Markup("").join(_area(run, height) for run in runs if run)
+        '<div class="chart scaled"><div class="levels" aria-hidden="true">{}</div>'
+        '<div>{}<div class="{}">{}</div></div></div>'
+    ).format(names, _svg(grid + marks, height, label), kind, below)
 
 
 def sparkline(values: Sequence[float], label: str, height: int = 24) -> Markup:
-    """Draw a small line without labels."""
-    most = max(values, default=0) or 1
+    """Draw a small line without labels; values above its scale are cut."""
+    most = scale_of(values)
     step = WIDTH / max(1, len(values) - 1)
-    points = [(place * step, height - 1 - value / most * (height - 2)) for place, value in enumerate(values)]
+    points = [(place * step, height - 1 - min(value, most) / most * (height - 2)) for place, value in enumerate(values)]
     return Markup('<span class="spark">{}</span>').format(_svg(_area(points, height), height, label))
 
 
@@ -212,9 +186,10 @@ def _progress(done: float, label: str, height: int) -> Markup:
     return Markup('<span class="shares">{}</span>').format(_svg(mark, height, label))
 
 
-def timeline(spans: Sequence[Span], start: float, end: float, label: str, rows: int = 1) -> Markup:
-    """Draw spans of time, a line per row."""
-    length, height = max(end - start, 1e-9), 14
+def timeline(spans: Sequence[Span], label: str, formats: Formats) -> Markup:
+    """Draw spans of time, a line per row, with the time at both ends."""
+    start, end = min(span.start for span in spans), max(span.end for span in spans)
+    length, height = max(end - start, 1), 14
     marks = Markup("").join(
         Markup('<rect class="{}" x="{:.2f}" y="{}" width="{:.2f}" height="{}"><title>{}</title></rect>').format(
             span.kind,
@@ -226,7 +201,10 @@ def timeline(spans: Sequence[Span], start: float, end: float, label: str, rows: 
         )
         for span in spans
     )
-    return Markup('<div class="chart">{}</div>').format(_svg(marks, rows * height, label))
+    drawing = _svg(marks, (max(span.row for span in spans) + 1) * height, label)
+    return Markup('<div class="chart">{}<div class="chart-ends"><span>{}</span><span>{}</span></div></div>').format(
+        drawing, formats.exact(start), formats.exact(end)
+    )
 
 
 def treemap(cells: Sequence[Cell], label: str) -> Markup:

@@ -2,13 +2,12 @@
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from starlette.responses import Response
 
-from shoal.access.token import TokenScope
 from shoal.base.clock import Clock
 from shoal.base.request_form import fields_of
 from shoal.base.text import LONGEST, message
@@ -22,19 +21,21 @@ from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.politeness import Politeness
 from shoal.crawl.states import CrawlState
 from shoal.pages.pages import PageSummaries
-from shoal.queue.job import Fence
+from shoal.queue.job import Fence, Grant, Job
 from shoal.queue.job_admin import JobAdmin
 from shoal.queue.job_admin_store import JobFilter
 from shoal.serve.console import crawl_rows as crawl_charts
 from shoal.serve.console import texts as url_texts
 from shoal.serve.console.crawl_rows import class_name, class_parts, row_of
-from shoal.serve.console.exports import exported, format_of, listed
+from shoal.serve.console.exports import at_once, exported, format_of, listed
 from shoal.serve.console.feed import LivePage
-from shoal.serve.console.format import Language, parted
+from shoal.serve.console.format import parted
 from shoal.serve.console.forms import AnyQuery, View, page_endpoint
 from shoal.serve.console.shell import Shell
-from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing, always
 from shoal.serve.resources.crawl import HostPoliteness
+from shoal.serve.resources.job import Grant as GrantResource
+from shoal.serve.resources.page import Trap
 
 FIRST_LINES: Final = 200
 MOST_JOBS: Final = 100
@@ -92,6 +93,11 @@ class RateTrack:
     def history(self) -> list[float]:
         pairs = zip(self.samples, list(self.samples)[1:], strict=False)
         return [max(0.0, (after[1] - before[1]) / (after[0] - before[0])) for before, after in pairs]
+
+    @property
+    def seconds(self) -> float:
+        """How far the history reaches back."""
+        return self.samples[-1][0] - self.samples[0][0] if self.samples else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +159,18 @@ class CrawlFigures:
             for (url, fence), since in sorted(seen.items(), key=lambda one: one[1])
         ]
 
+    async def attempts(self, crawl_id: str) -> list[tuple[Job, Grant]]:
+        """Return every lease of the newest jobs of a crawl, oldest first."""
+        jobs = (await self.jobs.newest(JobFilter(run_id=crawl_id), limit=MOST_JOBS)).items
+        found = [(job, grant) for job in jobs for grant in await self.jobs.history(job.id)]
+        return sorted(found, key=lambda one: one[1].granted_at)
+
+
+class Attempt(GrantResource, kw_only=True):
+    """A lease of one of the jobs of a crawl."""
+
+    job_id: str
+
 
 class CrawlTab(LivePage):
     """One tab of the page, with the regions that change on it."""
@@ -170,7 +188,7 @@ class CrawlTab(LivePage):
         self.tab = tab
         self._page = page
         self._read = read
-        self._has_log = has_log
+        self.has_log = has_log
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         status = await self._page.figures.crawls.get(params["crawl_id"])
@@ -178,7 +196,7 @@ class CrawlTab(LivePage):
         return context | await self._read(view, status, params)
 
     async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
-        if not self._has_log:
+        if not self.has_log:
             return []
         entries = await self._page.figures.crawls.journal.entries(params["crawl_id"], after, FIRST_LINES)
         return [(one.number, self._page.shell.region(view, "log_line", {"entry": one}).strip()) for one in entries]
@@ -212,51 +230,40 @@ class CrawlPage:
     async def show_crawl_page(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         return await self._shown(request, "")
 
-    @endpoint(
-        "GET",
-        "/crawls/{crawl_id}/hosts.{format}",
-        scope=TokenScope.READ,
-        summary="Download the politeness receipt of a crawl.",
-        query=AnyQuery,
-        public=False,
-        expensive=always,
-    )
+    @page_endpoint("/crawls/{crawl_id}/hosts.{format}", "Download the politeness receipt of a crawl.", expensive=always)
     async def export_hosts(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         crawl_id = request.path_param("crawl_id")
+        rows = [HostPoliteness.of(one) for one in (await self.figures.politeness.receipt(crawl_id)).hosts]
+        return listed(request, f"{crawl_id}.hosts", HostPoliteness, at_once(*rows))
 
-        async def batches() -> AsyncIterator[list[HostPoliteness]]:
-            yield [HostPoliteness.of(one) for one in (await self.figures.politeness.receipt(crawl_id)).hosts]
+    @page_endpoint("/crawls/{crawl_id}/attempts.{format}", "Download who had a crawl, and when.", expensive=always)
+    async def export_attempts(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        crawl_id = (await self.figures.crawls.get(request.path_param("crawl_id"))).crawl.id
+        rows = [Attempt.of(grant, job_id=job.id) for job, grant in await self.figures.attempts(crawl_id)]
+        return listed(request, f"{crawl_id}.attempts", Attempt, at_once(*rows))
 
-        return listed(request.path_param("format"), f"{crawl_id}.hosts", HostPoliteness, batches())
-
-    @endpoint(
-        "GET",
-        "/crawls/{crawl_id}/site.{format}",
-        scope=TokenScope.READ,
-        summary="Download the folders of a site.",
-        query=AnyQuery,
-        public=False,
-        expensive=always,
+    @page_endpoint(
+        "/crawls/{crawl_id}/traps.{format}", "Download the quarantined patterns of a crawl.", expensive=always
     )
+    async def export_traps(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        crawl_id = request.path_param("crawl_id")
+        rows = [Trap.of(trap) for trap in await self.figures.crawls.traps(crawl_id)]
+        return listed(request, f"{crawl_id}.traps", Trap, at_once(*rows))
+
+    @page_endpoint("/crawls/{crawl_id}/site.{format}", "Download the folders of a site.", expensive=always)
     async def export_folders(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         """The folders with most pages, as they are counted so far."""
         name, status = request.path_param("format"), await self.figures.crawls.get(request.path_param("crawl_id"))
         made = format_of(name, dict.fromkeys(FOLDER_COLUMNS, "text"))
         counts, number = status.counts.responses, status.crawl.number
         summary = await self.figures.summaries.of(number, counts, SUMMARY_SECONDS)
+        rows = [dict(zip(FOLDER_COLUMNS, row, strict=True)) for row in crawl_charts.folder_rows(summary)]
+        return exported(made, f"{status.crawl.id}.folders.{name}", at_once(*rows))
 
-        async def batches() -> AsyncIterator[list[dict[str, Any]]]:
-            yield [dict(zip(FOLDER_COLUMNS, row, strict=True)) for row in crawl_charts.folder_rows(summary)]
-
-        return exported(made, f"{status.crawl.id}.folders.{name}", batches())
-
-    @endpoint(
-        "GET",
+    @page_endpoint(
         "/crawls/{crawl_id}/{tab}",
-        scope=TokenScope.READ,
-        summary="Show a tab of a crawl.",
+        "Show a tab of a crawl.",
         query=TabQuery,
-        public=False,
         expensive=lambda query: bool(query.url.strip()),
     )
     async def show_crawl_tab(self, request: EndpointRequest[Nothing, TabQuery]) -> Response:
@@ -271,11 +278,13 @@ class CrawlPage:
         params = {**dict(request.http.query_params), "crawl_id": crawl_id}
         view = self.shell.view(request.http)
         context = await found.context(view, params)
-        context["topic"] = found.paths[0].replace("{crawl_id}", crawl_id)
-        if tab in ("", "log"):
-            context["entries"] = await self.figures.crawls.journal.entries(crawl_id, None, FIRST_LINES)
-        if asked:  # only when the page is loaded: the feed would explain it again every second
-            context |= {"asked": asked, "explained": await self._explained(view, crawl_id, asked)}
+        # Only when the page is loaded: the feed sends further lines, and would explain a URL again every second.
+        context |= {
+            "topic": found.paths[0].replace("{crawl_id}", crawl_id),
+            "entries": await self.figures.crawls.journal.entries(crawl_id, None, FIRST_LINES) if found.has_log else [],
+            "asked": asked,
+            "explained": await self._explained(view, crawl_id, asked) if asked else None,
+        }
         return self.shell.page(request.http, f"crawl_{tab or 'summary'}.html", context, section="crawls")
 
     def head(self, view: View, status: CrawlStatus, tab: str) -> dict[str, Any]:
@@ -305,7 +314,7 @@ class CrawlPage:
             "types": summary.types.most_common(6),
             "rate_now": track.now,
             "history": track.history,
-            "entries": [],
+            "seconds": track.seconds,
         }
 
     async def _site(self, view: View, status: CrawlStatus, params: Mapping[str, str]) -> dict[str, Any]:
@@ -328,9 +337,10 @@ class CrawlPage:
             "held_urls": await self.figures.in_flight(crawl_id),
             "held": await crawls.held_hosts(crawl_id),
             "traps": await crawls.traps(crawl_id),
-            "skips": skip_words(status, view.language),
-            "asked": "",
-            "explained": None,
+            "skips": [
+                (reason, view.language(SKIPS.get(reason, reason)), count)
+                for reason, count in sorted(status.counts.skipped.items(), key=lambda one: -one[1])
+            ],
         }
 
     async def _explained(self, view: View, crawl_id: str, url: str) -> tuple[str, str, list[tuple[str, str]]]:
@@ -339,14 +349,11 @@ class CrawlPage:
         return explained.state, formats.sentence(explained.sentence, LONGEST), url_texts.facts_of(explained, formats)
 
     async def _log(self, view: View, status: CrawlStatus, params: Mapping[str, str]) -> dict[str, Any]:
-        return {"entries": []}
+        return {}
 
     async def _attempts(self, view: View, status: CrawlStatus, params: Mapping[str, str]) -> dict[str, Any]:
-        jobs = (await self.figures.jobs.newest(JobFilter(run_id=status.crawl.id), limit=MOST_JOBS)).items
-        formats = self.shell.formats(view)
-        attempts = [(job, grant) for job in jobs for grant in await self.figures.jobs.history(job.id)]
-        attempts.sort(key=lambda one: one[1].granted_at)
-        return {"jobs": jobs, "attempts": attempts[::-1], "timeline": crawl_charts.attempt_timeline(attempts, formats)}
+        attempts, formats = await self.figures.attempts(status.crawl.id), self.shell.formats(view)
+        return {"attempts": attempts[::-1], "timeline": crawl_charts.attempt_timeline(attempts, formats)}
 
     async def _options(self, view: View, status: CrawlStatus, params: Mapping[str, str]) -> dict[str, Any]:
         config = status.crawl.config
@@ -369,9 +376,3 @@ def seconds_left(status: CrawlStatus, rate: float | None) -> float | None:
     pages = counts.queued if config.max_pages is None else min(counts.queued, max(0, config.max_pages - counts.pages))
     left = math.inf if config.max_seconds is None else max(0.0, config.max_seconds - counts.walked.total_seconds())
     return min(pages / rate, left)
-
-
-def skip_words(status: CrawlStatus, language: Language) -> list[tuple[str, str, int]]:
-    """Return the reasons for which URLs were skipped, in words, those of most URLs first."""
-    counts = sorted(status.counts.skipped.items(), key=lambda one: -one[1])
-    return [(reason, language(SKIPS.get(reason, reason)), count) for reason, count in counts]

@@ -6,15 +6,15 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from shoal.base.errors import InvalidInput, ShoalError
+from shoal.base.errors import InvalidInput
 from shoal.base.text import message
 from shoal.crawl.frontier.admin import CrawlRemovals, FrontierAdmin
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.lifecycle.failed_urls import FailedUrls
 from shoal.serve.authentication import caller_of
-from shoal.serve.console.forms import ConsoleForm, form_endpoint, read_form
-from shoal.serve.console.shell import Notice, Shell, local_path, sentence
+from shoal.serve.console.forms import ConsoleForm, form_endpoint, number_or_text, read_form
+from shoal.serve.console.shell import Shell, carry_out, local_path
 from shoal.serve.endpoint import EndpointRequest, Nothing
 from shoal.serve.resources.crawl import VERBS
 
@@ -58,13 +58,13 @@ class CrawlActions:
             "force": lambda: crawls.stop(crawl_id, force=True, audit=request.audit),
         }
         if name != "remove":
-            return await self._done(request, form, verbs[name], language(action.done))
+            return await carry_out(self._shell, back_in(request, form), verbs[name], language(action.done))
 
         async def remove() -> str:
             rows = await self._removals.remove(crawl_id, REMOVE_SECONDS, request.audit)
             return language(action.done if rows is None else REMOVING)
 
-        return await self._done(request, form, remove, removed=True)
+        return await carry_out(self._shell, back_in(request, form), remove, then="/crawls")
 
     @form_endpoint("/crawls/{crawl_id}/retry", "Retry the failed URLs that match.")
     async def retry_urls(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
@@ -72,8 +72,8 @@ class CrawlActions:
         language = self._shell.view(request.http).language
         which = FailedUrls.read(
             {
-                "status": ["error"] if form.get("status") == "none" else _words(form.get("status")),
-                "error": [] if form.get("error") == "any" else _words(form.get("error")),
+                "status": ["error" if one == "none" else one for one in form.all("status") if one],
+                "error": [one for one in form.all("error") if one not in ("", "any")],
                 "like": re.escape(form.get("text")) or None,
             }
         )
@@ -81,7 +81,7 @@ class CrawlActions:
         async def retry() -> str:
             return language.plural(*RETRIED, await self._crawls.retry_these(crawl_id, which, audit=request.audit))
 
-        return await self._done(request, form, retry)
+        return await carry_out(self._shell, back_in(request, form), retry)
 
     @form_endpoint("/crawls/{crawl_id}/release", "Release a pattern from quarantine.")
     async def release_pattern(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
@@ -93,7 +93,7 @@ class CrawlActions:
                 *RELEASED, await self._crawls.release(crawl_id, form.get("pattern"), audit=request.audit)
             )
 
-        return await self._done(request, form, release)
+        return await carry_out(self._shell, back_in(request, form), release)
 
     @form_endpoint("/crawls/{crawl_id}/options", "Change limits, filters and speed while the crawl runs.")
     async def change_options(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
@@ -102,26 +102,13 @@ class CrawlActions:
         async def change() -> None:
             await self._crawls.change(crawl_id, CrawlChange.read(changed_values(form)), audit=request.audit)
 
-        return await self._done(request, form, change, self._shell.view(request.http).language(CHANGED))
+        language = self._shell.view(request.http).language
+        return await carry_out(self._shell, back_in(request, form), change, language(CHANGED))
 
-    async def _done(
-        self,
-        request: EndpointRequest[Any, Any],
-        form: ConsoleForm,
-        verb: Callable[[], Awaitable[object]],
-        text: str = "",
-        *,
-        removed: bool = False,
-    ) -> Response:
-        """Carry out an action and return to the page, which shows the outcome."""
-        back = local_path(form.get("back") or f"/crawls/{request.path_param('crawl_id')}")
-        try:
-            said = await verb()
-        except ShoalError as error:
-            if error.response.http_status >= 500:
-                raise
-            return self._shell.redirect(back, Notice(sentence(error.message), is_problem=True))
-        return self._shell.redirect("/crawls" if removed else back, Notice(text or str(said)))
+
+def back_in(request: EndpointRequest[Any, Any], form: ConsoleForm) -> str:
+    """Return the page that a form was sent from: a tab of its crawl, or another one."""
+    return local_path(form.get("back") or f"/crawls/{request.path_param('crawl_id')}")
 
 
 def changed_values(form: ConsoleForm) -> dict[str, Any]:
@@ -131,23 +118,12 @@ def changed_values(form: ConsoleForm) -> dict[str, Any]:
         if name not in CrawlChange.__struct_fields__:
             continue
         if name in LISTS:
-            values[name] = [line.strip() for line in text.splitlines() if line.strip()]
+            values[name] = form.lines(name)
         elif not text.strip():
             if name in LIMITS:
                 values[name] = None
         elif name == "speed":
             values[name] = text.strip()
         else:
-            values[name] = _number(text.strip(), name in FLOATS)
+            values[name] = number_or_text(text.strip(), is_float=name in FLOATS)
     return values
-
-
-def _number(text: str, is_float: bool) -> int | float | str:
-    try:
-        return float(text) if is_float else int(text)
-    except ValueError:
-        return text
-
-
-def _words(text: str) -> list[str]:
-    return [text] if text else []

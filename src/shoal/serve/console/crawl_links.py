@@ -8,7 +8,6 @@ from typing import Final
 from msgspec import field
 from starlette.responses import Response
 
-from shoal.access.token import TokenScope
 from shoal.base.database import Database
 from shoal.base.errors import InvalidInput
 from shoal.base.text import message
@@ -26,32 +25,26 @@ from shoal.pages.page import response_class
 from shoal.serve.console.crawl import CrawlPage
 from shoal.serve.console.exports import exported, format_of
 from shoal.serve.console.format import Formats
-from shoal.serve.console.forms import AnyQuery
+from shoal.serve.console.forms import FilterQuery, page_endpoint
 from shoal.serve.console.shell import Shell, sentence
 from shoal.serve.crawl_parts import LINK_SECONDS, link_filter, place_in
-from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing, always
 from shoal.serve.requests import cursor_of
 
 ROWS: Final = 100
 BY_ROBOTS: Final = message("Line {line} of the robots.txt forbids it: {rule}")
-FILTERS: Final = ("from", "to", "kind", "status", "skipped")
 
 
-class LinksQuery(AnyQuery, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The filters of the table, as text, so that the page can say what is wrong with them, and where it begins."""
+class LinksQuery(FilterQuery, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The filters of the table. `after`: a cursor."""
 
     source: str = field(default="", name="from")
     target: str = field(default="", name="to")
     kind: str = ""
     status: str = ""
     skipped: str = ""
-    after: str = ""
 
-    @property
-    def given(self) -> dict[str, str]:
-        """The filters that are filled in."""
-        values = self.plain()
-        return {name: value for name in FILTERS if (value := values[name].strip())}
+    filters = ("from", "to", "kind", "status", "skipped")
 
 
 class CrawlLinksPage:
@@ -73,15 +66,7 @@ class CrawlLinksPage:
         self._max_url_length = max_url_length
         self._frame = frame
 
-    @endpoint(
-        "GET",
-        "/crawls/{crawl_id}/links",
-        scope=TokenScope.READ,
-        summary="Show the links of a crawl.",
-        query=LinksQuery,
-        public=False,
-        expensive=always,
-    )
+    @page_endpoint("/crawls/{crawl_id}/links", "Show the links of a crawl.", query=LinksQuery, expensive=always)
     async def show_links(self, request: EndpointRequest[Nothing, LinksQuery]) -> Response:
         given, after = request.query.given, request.query.after
         status = await self._crawls.get(request.path_param("crawl_id"))
@@ -109,13 +94,10 @@ class CrawlLinksPage:
         }
         return self._shell.page(request.http, "crawl_links.html", context, section="crawls")
 
-    @endpoint(
-        "GET",
+    @page_endpoint(
         "/crawls/{crawl_id}/links/{format}",
-        scope=TokenScope.READ,
-        summary="Download the links that the filters select.",
+        "Download the links that the filters select.",
         query=LinksQuery,
-        public=False,
         expensive=always,
     )
     async def export_links(self, request: EndpointRequest[Nothing, LinksQuery]) -> Response:

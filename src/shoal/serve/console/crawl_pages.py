@@ -11,7 +11,6 @@ from urllib.parse import urlencode
 from msgspec import field
 from starlette.responses import Response
 
-from shoal.access.token import TokenScope
 from shoal.base.errors import InvalidInput, NotFound
 from shoal.base.text import message
 from shoal.base.url import Url, UrlRefusal, canonical, hostname
@@ -24,28 +23,28 @@ from shoal.crawl.store import CrawlFilter
 from shoal.pages.export.formats import Format
 from shoal.pages.export.table import PageTable, Row
 from shoal.pages.page import Page, response_class
-from shoal.pages.pages import QUICK, FoundPages, LinkCounters, LinkCounts, PageComparer, Pages
+from shoal.pages.pages import DATA, QUICK, FoundPages, LinkCounters, LinkCounts, PageComparer, Pages
 from shoal.pages.store import ANY_ERROR, PageFilter, PageRank
 from shoal.serve.console.crawl import LONGEST_URL, CrawlPage
 from shoal.serve.console.crawl_rows import class_parts, row_of
 from shoal.serve.console.exports import exported, format_of
-from shoal.serve.console.forms import AnyQuery, page_endpoint
+from shoal.serve.console.forms import AnyQuery, FilterQuery, page_endpoint, row_in
 from shoal.serve.console.shell import Shell, sentence
 from shoal.serve.crawl_parts import statuses_of
-from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing, always
 
 ROWS: Final = 50
+LAST_PAGE: Final = 10**17
 MOST_SORTED: Final = 1000  # rows of a sorted table
 SORT_SECONDS: Final = 2.0  # for counting links before pages are sorted by them
 BROKEN_ROWS: Final = 30
 REFERRERS: Final = 5  # shown for each broken link
 REFERRER_SECONDS: Final = 0.5
-FILTERS: Final = ("status", "type", "depth", "error", "text", "failed")
 STATUSES: Final = ("2xx", "3xx", "4xx", "5xx", "none")
 
 
-class PagesQuery(AnyQuery, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The filters of the table, as text, so that the page can say what is wrong with them, and where it begins."""
+class PagesQuery(FilterQuery, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The filters of the table. `after`: the number of a page, or with an order how many come before."""
 
     status: str = ""
     type: str = ""
@@ -54,13 +53,8 @@ class PagesQuery(AnyQuery, frozen=True, kw_only=True, forbid_unknown_fields=Fals
     contained: str = field(default="", name="text")
     failed: str = ""
     sort: str = ""  # a column, with a minus if the largest value comes first
-    after: str = ""  # the number of a page, or with an order how many come before
 
-    @property
-    def given(self) -> dict[str, str]:
-        """The filters that are filled in."""
-        values = self.plain()
-        return {name: value for name in FILTERS if (value := values[name].strip())}
+    filters = ("status", "type", "depth", "error", "text", "failed")
 
 
 class CrawlPagesPage:
@@ -75,13 +69,10 @@ class CrawlPagesPage:
         self._link_counters = link_counters
         self._frame = frame
 
-    @endpoint(
-        "GET",
+    @page_endpoint(
         "/crawls/{crawl_id}/pages",
-        scope=TokenScope.READ,
-        summary="Show the pages of a crawl.",
+        "Show the pages of a crawl.",
         query=PagesQuery,
-        public=False,
         expensive=lambda query: bool(query.given or query.sort),
     )
     async def show_pages(self, request: EndpointRequest[Nothing, PagesQuery]) -> Response:
@@ -92,7 +83,7 @@ class CrawlPagesPage:
             wanted = page_filter(given)
         except InvalidInput as error:
             problem = sentence(error.message)
-        after, sort, crawl = number_in(request.query.after), request.query.sort, status.crawl
+        after, sort, crawl = row_in(request.query.after, LAST_PAGE) or 0, request.query.sort, status.crawl
         column = sort.removeprefix("-")
         order = COLUMNS.get(column)
         links = await self._link_counts(crawl, SORT_SECONDS if column == "linked" else QUICK)
@@ -121,7 +112,10 @@ class CrawlPagesPage:
             "is_first": not after,
             "is_short": ranked is None and found.next is not None and len(found.pages) < ROWS,
             "statuses": STATUSES,
-            "can_retry": view.may_write and bool(given) and set(given) <= {"status", "error", "text"} and _fails(given),
+            # A filter that selects only failures, which can be retried.
+            "can_retry": view.may_write
+            and set(given) <= {"status", "error", "text"}
+            and bool(given.get("error") or given.get("status", "")[:1] in ("4", "5", "n")),
         }
         return self._shell.page(request.http, "crawl_pages.html", context, section="crawls")
 
@@ -139,13 +133,10 @@ class CrawlPagesPage:
                 return self._shell.redirect(f"/pages/{crawl.id}~{number}")
         return self._shell.redirect(f"/crawls/{crawl.id}/frontier?{urlencode({'url': text or ''})}")
 
-    @endpoint(
-        "GET",
+    @page_endpoint(
         "/crawls/{crawl_id}/export/{kind}",
-        scope=TokenScope.READ,
-        summary="Download the pages that the filters select.",
+        "Download the pages that the filters select.",
         query=PagesQuery,
-        public=False,
         expensive=always,
     )
     async def export_pages(self, request: EndpointRequest[Nothing, PagesQuery]) -> Response:
@@ -155,18 +146,10 @@ class CrawlPagesPage:
         made = format_of(kind, table.columns)
         return exported(made, f"{crawl.id}.{kind}", self._rows(crawl, wanted, table, made))
 
-    @endpoint(
-        "GET",
-        "/crawls/{crawl_id}/broken",
-        scope=TokenScope.READ,
-        summary="Show the broken links of a crawl.",
-        query=AnyQuery,
-        public=False,
-        expensive=always,
-    )
+    @page_endpoint("/crawls/{crawl_id}/broken", "Show the broken links of a crawl.", expensive=always)
     async def show_broken(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         status = await self._crawls.get(request.path_param("crawl_id"))
-        after = number_in(request.http.query_params.get("after"))
+        after = row_in(request.http.query_params.get("after"), LAST_PAGE) or 0
         number = status.crawl.number
         found = await self._pages.search(number, after, BROKEN_ROWS, PageFilter(failed=True))
         keys = {page.url: key_of(Url(page.url), status.crawl.key_seed)[0] for _, page in found.pages}
@@ -252,16 +235,6 @@ def page_filter(given: Mapping[str, str]) -> PageFilter:
     )
 
 
-def number_in(text: str | None) -> int:
-    """Return the number of the last page on the previous screen; 0 for anything else."""
-    return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 18 else 0
-
-
-def _fails(given: Mapping[str, str]) -> bool:
-    """Return whether the filter selects only failures, which can be retried."""
-    return bool(given.get("error")) or given.get("status", "")[:1] in ("4", "5", "n")
-
-
 def _sources(page: Page, linking: Collection[str], found: list[Url]) -> list[str]:
     """Return the pages that link to a page; the one that led the crawl there is always known, if it was a page."""
     first = [page.parent] if page.parent is not None and page.parent in linking else []
@@ -289,15 +262,7 @@ class CrawlDiffPage:
         self._comparer = comparer
         self._frame = frame
 
-    @endpoint(
-        "GET",
-        "/crawls/{crawl_id}/diff",
-        scope=TokenScope.READ,
-        summary="Compare a crawl with another.",
-        query=AnyQuery,
-        public=False,
-        expensive=always,
-    )
+    @page_endpoint("/crawls/{crawl_id}/diff", "Compare a crawl with another.", expensive=always)
     async def show_diff(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         status = await self._crawls.get(request.path_param("crawl_id"))
         seed = canonical(status.crawl.config.seeds[0])
@@ -309,11 +274,15 @@ class CrawlDiffPage:
             others.insert(0, base)
         view = self._shell.view(request.http)
         formats = self._shell.formats(view)
+        diff = None if base is None else await self._comparer.compare(base.crawl.number, status.crawl.number)
         context = self._frame.head(view, status, "diff") | {
             "others": [row_of(one, formats) for one in others],
             "base": base,
-            "kinds": [(name, view.language(title)) for name, title in KINDS],
-            "diff": None if base is None else await self._comparer.compare(base.crawl.number, status.crawl.number),
+            "diff": diff,
+            "kinds": []
+            if diff is None
+            else [(name, view.language(title)) for name, title in KINDS]
+            + [(name, name) for name in sorted(diff.changes) if name.startswith(DATA)],
         }
         return self._shell.page(request.http, "crawl_diff.html", context, section="crawls")
 

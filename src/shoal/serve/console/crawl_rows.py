@@ -261,5 +261,4 @@ def attempt_timeline(attempts: list[tuple[Job, Grant]], formats: Formats) -> Mar
         )
         for _, grant in attempts
     ]
-    start, end = min(span.start for span in spans), max(span.end for span in spans)
-    return charts.timeline(spans, start, end, formats.language("Attempts over time"), len(nodes))
+    return charts.timeline(spans, formats.language("Attempts over time"), formats)

@@ -2,7 +2,7 @@
 matches."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -21,7 +21,7 @@ from shoal.crawl.store import CrawlFilter
 from shoal.serve.authentication import caller_of
 from shoal.serve.console.crawl_actions import REMOVE_SECONDS
 from shoal.serve.console.crawl_rows import CrawlRow, row_of
-from shoal.serve.console.exports import listed
+from shoal.serve.console.exports import batched, listed
 from shoal.serve.console.feed import LivePage
 from shoal.serve.console.format import Language
 from shoal.serve.console.forms import (
@@ -33,11 +33,12 @@ from shoal.serve.console.forms import (
     page_endpoint,
     parse,
     read_form,
+    row_in,
     suggestion,
 )
 from shoal.serve.console.shell import Notice, Shell, local_path, sentence
 from shoal.serve.crawls import LAST_CRAWL, labels_of
-from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing, always
 from shoal.serve.resources.crawl import VERBS, Crawl
 from shoal.serve.resources.resource import Verb
 from shoal.serve.stats import Cached
@@ -94,6 +95,7 @@ class CrawlsPage(LivePage):
 
     paths = ("/crawls",)
     regions = ("crawl_states", "crawl_rows")
+    template, section, query = "crawls.html", "crawls", ("q", "after")
 
     def __init__(
         self,
@@ -111,17 +113,14 @@ class CrawlsPage(LivePage):
 
     @page_endpoint("/crawls", "Show the crawls.")
     async def show_crawls(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        query = request.http.query_params
-        params = {name: query[name] for name in ("q", "after") if query.get(name)}
-        context = await self.context(self._shell.view(request.http), params)
-        context |= {"topic": self._shell.url("/crawls", **params).removeprefix(self._shell.prefix)}
-        context |= {"address": f"{request.http.url.scheme}://{request.http.url.netloc}"}
-        context |= {"suggestions": suggestions(context["rows"], self._shell.view(request.http).language)}
-        return self._shell.page(request.http, "crawls.html", context, section="crawls")
+        return await self.shown(request, address=f"{request.http.url.scheme}://{request.http.url.netloc}")
+
+    async def once(self, request: EndpointRequest[Any, Any], view: View, context: Mapping[str, Any]) -> dict[str, Any]:
+        return {"suggestions": suggestions(context["rows"], view.language)}
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         search, problem, found = Search(params.get("q", "")), "", FoundCrawls([], None)
-        after = _number(params.get("after"))
+        after = row_in(params.get("after"), LAST_CRAWL)
         try:
             search = parse(params.get("q", ""), QUALIFIERS)
             found = await self._search.find(filter_of(search), after=after, limit=ROWS)
@@ -148,25 +147,15 @@ class CrawlsPage(LivePage):
             },
         }
 
-    @endpoint(
-        "GET",
-        "/crawls.{format}",
-        scope=TokenScope.READ,
-        summary="Download the crawls that a search finds.",
-        query=AnyQuery,
-        public=False,
-        expensive=always,
-    )
+    @page_endpoint("/crawls.{format}", "Download the crawls that a search finds.", expensive=always)
     async def export_crawls(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         wanted = filter_of(parse(request.http.query_params.get("q", ""), QUALIFIERS))
-
-        async def batches() -> AsyncIterator[list[Crawl]]:
-            after = None
-            while found := await self._crawls.matching(wanted, after=after, limit=BATCH):
-                yield [Crawl.of(one) for one in found]
-                after = found[-1].crawl.number
-
-        return listed(request.path_param("format"), "crawls", Crawl, batches())
+        found = batched(
+            lambda after: self._crawls.matching(wanted, after=after, limit=BATCH),
+            lambda one: one.crawl.number,
+            Crawl.of,
+        )
+        return listed(request, "crawls", Crawl, found)
 
     @form_endpoint("/crawls/actions", "Pause, resume, stop or remove crawls.")
     async def act_on_crawls(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
@@ -264,10 +253,3 @@ def filter_of(search: Search) -> CrawlFilter:
         host=search.one("host"),
         text=search.text or None,
     )
-
-
-def _number(text: str | None) -> int | None:
-    """Return the number of the last crawl on the previous page; None for anything else."""
-    if text is None or not text.isascii() or not text.isdecimal() or len(text) > 10:
-        return None
-    return min(int(text), LAST_CRAWL)

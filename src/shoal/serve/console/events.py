@@ -12,14 +12,17 @@ from shoal.base.errors import InvalidInput, ShoalError
 from shoal.base.text import message, redact_url
 from shoal.events.webhook import DELIVERY_LABELS, DeliveryState, NewWebhook, WebhookChange
 from shoal.events.webhooks import MOST_WEBHOOKS, TestDelivery, Webhooks, WebhookTester
+from shoal.serve.console.exports import at_once, batched, listed
 from shoal.serve.console.feed import LivePage
 from shoal.serve.console.forms import AnyQuery, View, form_endpoint, page_endpoint, read_form
 from shoal.serve.console.shell import Notice, Shell, carry_out, sentence
-from shoal.serve.endpoint import EndpointRequest, Nothing
+from shoal.serve.endpoint import EndpointRequest, Nothing, always
 from shoal.serve.requests import LAST
+from shoal.serve.resources import webhook as resource
 from shoal.serve.resources.webhook import VERBS
 
 SHOWN: Final = 50
+BATCH: Final = 500
 PLACES: Final = {
     **dict.fromkeys(("crawl.started", "crawl.completed", "crawl.failed", "crawl.stopped"), "/crawls/"),
     **dict.fromkeys(("crawl.job.completed", "crawl.job.failed"), "/jobs/"),
@@ -34,6 +37,7 @@ class EventsPage(LivePage):
 
     paths = ("/events",)
     regions = ("events",)
+    template, section = "events.html", "events"
 
     def __init__(self, shell: Shell, webhooks: Webhooks) -> None:
         self._shell = shell
@@ -41,9 +45,20 @@ class EventsPage(LivePage):
 
     @page_endpoint("/events", "Show events.")
     async def show_events(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        context = await self.context(self._shell.view(request.http), {})
-        context |= {"topic": "/events", "secret": ""}
-        return self._shell.page(request.http, "events.html", context, section="events")
+        return await self.shown(request, secret="")
+
+    @page_endpoint("/events.{format}", "Download the stored events.", expensive=always)
+    async def export_events(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        """All events that are still stored, oldest first."""
+        found = batched(
+            lambda after: self._webhooks.events(after or 0, BATCH), lambda one: one.sequence, resource.Event.of
+        )
+        return listed(request, "events", resource.Event, found)
+
+    @page_endpoint("/webhooks.{format}", "Download the webhooks.", expensive=always)
+    async def export_webhooks(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        rows = [resource.Webhook.of(one) for one in await self._webhooks.all()]
+        return listed(request, "webhooks", resource.Webhook, at_once(*rows))
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         found = await self._webhooks.all()
@@ -65,11 +80,8 @@ class EventsPage(LivePage):
             values = {"url": form.get("url"), "events": form.get("events").split()}
             webhook = await self._webhooks.make(NewWebhook.read(values), audit=request.audit)
         except ShoalError as error:
-            if error.response.http_status >= 500:
-                raise
-            return self._shell.redirect("/events", Notice(sentence(error.message), is_problem=True))
-        context = await self.context(self._shell.view(request.http), {}) | {"secret": webhook.secret}
-        return self._shell.page(request.http, "events.html", context, section="events")
+            return self._shell.refused("/events", error)
+        return await self.shown(request, secret=webhook.secret, topic=None)
 
 
 REPLAYED: Final = message("The event will be sent again.")
@@ -81,6 +93,7 @@ class WebhookPage(LivePage):
 
     paths = ("/events/{webhook_id}",)
     regions = ("webhook",)
+    template, section, query = "webhook.html", "events", ("state",)
 
     def __init__(self, shell: Shell, webhooks: Webhooks, tester: WebhookTester) -> None:
         self._shell = shell
@@ -89,11 +102,23 @@ class WebhookPage(LivePage):
 
     @page_endpoint("/events/{webhook_id}", "Show a webhook.")
     async def show_webhook_page(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        return await self._shown(request)
+        return await self.shown(request, secret="")
+
+    @page_endpoint("/events/{webhook_id}/deliveries.{format}", "Download the deliveries.", expensive=always)
+    async def export_deliveries(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        """Those in the state of the query, newest first."""
+        hook, _ = await self._webhooks.get(request.path_param("webhook_id"))
+        state = _known_state(request.http.query_params)
+        found = batched(
+            lambda before: self._webhooks.deliveries(hook.id, state, LAST if before is None else before, BATCH),
+            lambda one: one.sequence,
+            resource.Delivery.of,
+        )
+        return listed(request, f"{hook.id}.deliveries", resource.Delivery, found)
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         hook, counts = await self._webhooks.get(params["webhook_id"])
-        state = params.get("state")
+        state = _known_state(params)
         return {
             "hook": hook,
             "address": redact_url(hook.url),
@@ -151,7 +176,7 @@ class WebhookPage(LivePage):
         if not form.is_confirmed:
             return self._shell.confirm(request.http, form, VERBS["rotate"])
         rotated = await self._webhooks.rotate(request.path_param("webhook_id"), audit=request.audit)
-        return await self._shown(request, rotated.secret)
+        return await self.shown(request, secret=rotated.secret)
 
     @form_endpoint("/events/{webhook_id}/remove", "Remove a webhook from its page.", TokenScope.ADMIN)
     async def remove_webhook_page(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
@@ -161,19 +186,10 @@ class WebhookPage(LivePage):
         await self._webhooks.remove(request.path_param("webhook_id"), audit=request.audit)
         return self._shell.redirect("/events", Notice(language(VERBS["remove"].done)))
 
-    async def _shown(self, request: EndpointRequest[Any, Any], secret: str = "") -> Response:
-        webhook_id, state = request.path_param("webhook_id"), request.http.query_params.get("state", "")
-        params = {"webhook_id": webhook_id, **({"state": state} if state in set(DeliveryState) else {})}
-        view = self._shell.view(request.http)
-        context = await self.context(view, params)
-        topic = self._shell.url(f"/events/{webhook_id}", state=params.get("state")).removeprefix(self._shell.prefix)
+    async def once(self, request: EndpointRequest[Any, Any], view: View, context: Mapping[str, Any]) -> dict[str, Any]:
         now = from_micros(self._shell.formats(view).now)
-        context |= {"topic": topic, "secret": secret}
-        context |= {
-            "since": f"{now - timedelta(hours=1):{TIME_FORM}}",
-            "until": f"{now + timedelta(minutes=1):{TIME_FORM}}",
-        }
-        return self._shell.page(request.http, "webhook.html", context, section="events")
+        since, until = now - timedelta(hours=1), now + timedelta(minutes=1)
+        return {"since": f"{since:{TIME_FORM}}", "until": f"{until:{TIME_FORM}}"}
 
     def _told(self, view: View, tested: TestDelivery) -> str:
         """Return the outcome of a test event as a sentence."""
@@ -186,6 +202,12 @@ class WebhookPage(LivePage):
             )
         error = sentence(tested.answer.error or "")
         return view.language("The test event was not accepted, after {took}. {error}", took=took, error=error)
+
+
+def _known_state(params: Mapping[str, str]) -> str | None:
+    """Return the state of the deliveries to show; None if there is no such state."""
+    state = params.get("state")
+    return state if state in set(DeliveryState) else None
 
 
 def _time(name: str, text: str) -> int:

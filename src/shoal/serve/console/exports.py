@@ -1,8 +1,8 @@
 """Tables of the console as files: CSV, and JSON lines."""
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from msgspec import to_builtins
 from msgspec.structs import fields
@@ -12,8 +12,11 @@ from shoal.base.errors import NotFound
 from shoal.base.text import shorten
 from shoal.pages.export.formats import Csv, Format, JsonLines
 from shoal.pages.export.table import Columns, Row
+from shoal.serve.endpoint import EndpointRequest
 from shoal.serve.resources.resource import Resource
 
+T = TypeVar("T")
+R = TypeVar("R")
 FORMATS: Final[Mapping[str, tuple[type[Csv] | type[JsonLines], str]]] = {
     "csv": (Csv, "text/csv; charset=utf-8"),
     "jsonl": (JsonLines, "application/jsonl"),
@@ -43,9 +46,10 @@ def exported(made: Format, file_name: str, batches: AsyncIterable[Iterable[Row]]
 
 
 def listed(
-    name: str, title: str, kind: type[Resource], batches: AsyncIterable[Iterable[Resource]]
+    request: EndpointRequest[Any, Any], title: str, kind: type[Resource], batches: AsyncIterable[Iterable[Resource]]
 ) -> StreamingResponse:
-    """Send a list of resources as a file in the format with this name, with the fields that the API has."""
+    """Send a list of resources as a file in the requested format, with the fields that the API has."""
+    name = request.path_param("format")
     made = format_of(name, dict.fromkeys((one.encode_name for one in fields(kind)), "json"))
 
     async def rows() -> AsyncIterator[Iterator[Row]]:
@@ -53,3 +57,18 @@ def listed(
             yield (to_builtins(one) for one in batch)
 
     return exported(made, f"{title}.{name}", rows())
+
+
+async def at_once(*rows: T) -> AsyncIterator[Sequence[T]]:
+    """Yield the rows of a table that is short."""
+    yield rows
+
+
+async def batched(
+    read: Callable[[Any], Awaitable[Sequence[T]]], place: Callable[[T], object], shown: Callable[[T], R]
+) -> AsyncIterator[list[R]]:
+    """Yield the rows of a long table, batch by batch; `read` gets the place of the last row, at first None."""
+    after = None
+    while found := await read(after):
+        yield [shown(one) for one in found]
+        after = place(found[-1])

@@ -42,10 +42,31 @@ class LivePage:
 
     paths: tuple[str, ...]  # such as `/crawls/{crawl_id}`
     regions: tuple[str, ...]  # the templates in `regions/`
+    template: str
+    section: str
+    query: tuple[str, ...] = ()  # the query parameters that the page depends on
+    _shell: Shell
+
+    async def shown(self, request: EndpointRequest[Any, Any], **more: Any) -> Response:
+        """Render the page. `more`: further values for its template."""
+        names, given = PART.findall(self.paths[0]), request.http.query_params
+        params = {name: given[name] for name in self.query if given.get(name)}
+        topic = self._shell.url(self.paths[0], **params).removeprefix(self._shell.prefix)
+        for name in names:
+            params[name] = request.path_param(name)
+            topic = topic.replace(f"{{{name}}}", params[name])
+        view = self._shell.view(request.http)
+        context = await self.context(view, params)
+        context |= await self.once(request, view, context) | {"topic": topic} | more
+        return await asyncio.to_thread(self._shell.page, request.http, self.template, context, section=self.section)
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         """Return what the templates of the page need. `params`: the path and query parameters."""
         raise NotImplementedError
+
+    async def once(self, request: EndpointRequest[Any, Any], view: View, context: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the page needs besides its regions: it is read when the page is loaded, and does not change."""
+        return {}
 
     async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
         """Return log lines after a number as HTML; without a number, the last ones. Most pages have no log."""
@@ -100,13 +121,10 @@ class Topic:
 class FeedApi:
     """`/console/feed`, and the topics that are being watched."""
 
-    def __init__(
-        self, shell: Shell, pages: Sequence[LivePage], clock: Clock, every_seconds: float = EVERY_SECONDS
-    ) -> None:
+    def __init__(self, shell: Shell, pages: Sequence[LivePage], clock: Clock) -> None:
         self._shell = shell
         self._pages = [(re.compile(PART.sub(r"(?P<\1>[^/]+)", path)), page) for page in pages for path in page.paths]
         self._clock = clock
-        self._every_seconds = every_seconds
         self._topics: dict[tuple[Any, ...], Topic] = {}
         self._viewers = 0
         self._closed = False
@@ -197,7 +215,7 @@ class FeedApi:
             if changes:
                 topic.wake()
             spent = self._clock.monotonic() - began
-            await self._clock.sleep(max(self._every_seconds, min(spent / SHARE, SLOWEST_SECONDS)))
+            await self._clock.sleep(max(EVERY_SECONDS, min(spent / SHARE, SLOWEST_SECONDS)))
 
     async def _look(self, topic: Topic) -> bool:
         """Read the page again; return whether a region or the log changed."""

@@ -1,8 +1,7 @@
 """The fleet: nodes, their rates and commands, and bots."""
 
-import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
@@ -23,13 +22,14 @@ from shoal.fleet.view import PressureStatus
 from shoal.observe.stats import PAGES, BotActivity, HourlyStatsReader
 from shoal.serve.authentication import caller_of
 from shoal.serve.console.charts import Part
-from shoal.serve.console.exports import listed
+from shoal.serve.console.exports import at_once, listed
 from shoal.serve.console.feed import LivePage
 from shoal.serve.console.format import Formats, Language
 from shoal.serve.console.forms import AnyQuery, ConsoleForm, View, form_endpoint, page_endpoint, read_form
 from shoal.serve.console.shell import Shell, carry_out
-from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing, always
 from shoal.serve.resources import node as resource
+from shoal.serve.resources.bot import BotSeen
 from shoal.serve.resources.node import VERBS, given_to_all
 
 KEPT: Final = 60  # samples of a node: five minutes
@@ -45,24 +45,29 @@ class NodeRateSampler:
         self._clock = clock
         self._before: dict[str, tuple[int, int]] = {}  # the session of each node, and its tasks so far
         self._sampled_at = 0.0
-        self._rates: dict[str, deque[float]] = {}
+        self._rates: dict[str, deque[tuple[float, float]]] = {}  # with the seconds of each sample
 
     async def run_once(self) -> PassResult:
         nodes = await self._nodes.list_all()
         counts = {str(node.id): (node.session_epoch, node.status.total_processed) for node in nodes}
-        now, rates = self._clock.monotonic(), dict[str, deque[float]]()
+        now, rates = self._clock.monotonic(), dict[str, deque[tuple[float, float]]]()
+        seconds = now - self._sampled_at
         for node_id, (session, count) in counts.items():
-            rates[node_id] = self._rates.get(node_id) or deque[float](maxlen=KEPT)
+            rates[node_id] = self._rates.get(node_id) or deque(maxlen=KEPT)
             session_before, count_before = self._before.get(node_id, (None, 0))
             # With a new session come the tasks of the time without one, or a process that counts from nothing.
-            if session == session_before and now > self._sampled_at:
-                rates[node_id].append(max(0, count - count_before) / (now - self._sampled_at))
+            if session == session_before and seconds > 0:
+                rates[node_id].append((max(0, count - count_before) / seconds, seconds))
         self._before, self._sampled_at, self._rates = counts, now, rates
         return PassResult()
 
     def of(self, node_id: str) -> list[float]:
         """Return the rates of a node, oldest first; none until two samples were taken."""
-        return list(self._rates.get(node_id, ()))
+        return [rate for rate, _ in self._rates.get(node_id, ())]
+
+    def seconds_of(self, node_id: str) -> float:
+        """Return how far the rates of a node reach back."""
+        return sum(seconds for _, seconds in self._rates.get(node_id, ()))
 
 
 PARTS: Final = {
@@ -81,6 +86,7 @@ class FleetPage(LivePage):
 
     paths = ("/fleet",)
     regions = ("fleet",)
+    template, section = "fleet.html", "fleet"
 
     def __init__(
         self, shell: Shell, nodes: Nodes, rates: NodeRateSampler, pressures: Callable[[], Sequence[PressureStatus]]
@@ -92,9 +98,7 @@ class FleetPage(LivePage):
 
     @page_endpoint("/fleet", "Show the fleet.")
     async def show_fleet(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        context = await self.context(self._shell.view(request.http), {})
-        context |= {"topic": "/fleet"}
-        return await asyncio.to_thread(self._shell.page, request.http, "fleet.html", context, section="fleet")
+        return await self.shown(request)
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         nodes, formats = await self._nodes.list_all(), self._shell.formats(view)
@@ -114,20 +118,10 @@ class FleetPage(LivePage):
             "is_live": True,
         }
 
-    @endpoint(
-        "GET",
-        "/fleet.{format}",
-        scope=TokenScope.READ,
-        summary="Download the nodes.",
-        query=AnyQuery,
-        public=False,
-        expensive=always,
-    )
+    @page_endpoint("/fleet.{format}", "Download the nodes.", expensive=always)
     async def export_nodes(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        async def batches() -> AsyncIterator[list[resource.Node]]:
-            yield [resource.Node.of(node) for node in await self._nodes.list_all()]
-
-        return listed(request.path_param("format"), "nodes", resource.Node, batches())
+        rows = [resource.Node.of(node) for node in await self._nodes.list_all()]
+        return listed(request, "nodes", resource.Node, at_once(*rows))
 
     @form_endpoint("/fleet/commands", "Give every node the same command.")
     async def command_fleet(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
@@ -148,6 +142,7 @@ class NodePage(LivePage):
 
     paths = ("/fleet/{node_id}",)
     regions = ("node",)
+    template, section = "node.html", "fleet"
 
     def __init__(self, shell: Shell, nodes: Nodes, rates: NodeRateSampler, explainer: NodeExplainer) -> None:
         self._shell = shell
@@ -157,9 +152,7 @@ class NodePage(LivePage):
 
     @page_endpoint("/fleet/{node_id}", "Show a node.")
     async def show_node(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        node_id = request.path_param("node_id")
-        context = await self.context(self._shell.view(request.http), {"node_id": node_id})
-        return self._shell.page(request.http, "node.html", context | {"topic": f"/fleet/{node_id}"}, section="fleet")
+        return await self.shown(request)
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         found = await self._explainer.explain(params["node_id"])
@@ -175,11 +168,18 @@ class NodePage(LivePage):
                 for name, (title, weight, _) in PARTS.items()
             ],
             "rates": self._rates.of(node.id),
+            "seconds": self._rates.seconds_of(node.id),
             "commands": [
                 (one, view.language(VERBS[one.command].label)) for one in await self._nodes.commands_of(node.id)
             ],
             "is_live": True,
         }
+
+    @page_endpoint("/fleet/{node_id}/commands.{format}", "Download the commands of a node.", expensive=always)
+    async def export_commands(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        node_id = (await self._nodes.get(request.path_param("node_id"))).id
+        rows = [resource.NodeCommand.of(one) for one in await self._nodes.commands_of(node_id)]
+        return listed(request, f"{node_id}.commands", resource.NodeCommand, at_once(*rows))
 
     @form_endpoint("/fleet/{node_id}/commands", "Give a node a command.")
     async def command_one(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
@@ -268,6 +268,7 @@ class BotsPage(LivePage):
 
     paths = ("/policies/bots",)
     regions = ("bots",)
+    template, section = "bots.html", "policies"
 
     def __init__(self, shell: Shell, tokens: Tokens, hourly: HourlyStatsReader) -> None:
         self._shell = shell
@@ -276,9 +277,12 @@ class BotsPage(LivePage):
 
     @page_endpoint("/policies/bots", "Show the bots.")
     async def show_bots(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        context = await self.context(self._shell.view(request.http), {})
-        context |= {"topic": "/policies/bots", "address": f"{request.http.url.scheme}://{request.http.url.netloc}"}
-        return self._shell.page(request.http, "bots.html", context, section="policies")
+        return await self.shown(request, address=f"{request.http.url.scheme}://{request.http.url.netloc}")
+
+    @page_endpoint("/bots.{format}", "Download the bots of the last 24 hours.", expensive=always)
+    async def export_bots(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        _, bots = await self._hourly.read(HOURS, PAGES, MOST_BOTS)
+        return listed(request, "bots", BotSeen, at_once(*map(BotSeen.of, bots)))
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         tokens = await self._tokens.newest(limit=MOST_TOKENS) if view.may_administer else []

@@ -5,7 +5,7 @@ import secrets
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from typing import Any, ClassVar, Final, Literal, get_args
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
@@ -29,11 +29,28 @@ class AnyQuery(Form, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """The query of a page; the page reads what it knows and ignores the rest."""
 
 
+class FilterQuery(AnyQuery, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The filters of a table, as text, so that its page can say what is wrong with them, and where it begins."""
+
+    after: str = ""
+    filters: ClassVar[tuple[str, ...]]
+
+    @property
+    def given(self) -> dict[str, str]:
+        """The filters that are filled in."""
+        values = self.plain()
+        return {name: value for name in self.filters if (value := values[name].strip())}
+
+
 def page_endpoint(
-    path: str, summary: str, scope: TokenScope = TokenScope.READ, query: type[Form] = AnyQuery
+    path: str,
+    summary: str,
+    scope: TokenScope = TokenScope.READ,
+    query: type[Form] = AnyQuery,
+    expensive: Callable[[Any], bool] = lambda _: False,
 ) -> Callable[[Handler], Handler]:
-    """Add the decorated method to the table as a page of the console."""
-    return endpoint("GET", path, scope=scope, summary=summary, query=query, public=False)
+    """Add the decorated method to the table as a page of the console, or as a file that one offers."""
+    return endpoint("GET", path, scope=scope, summary=summary, query=query, public=False, expensive=expensive)
 
 
 def form_endpoint(path: str, summary: str, scope: TokenScope = TokenScope.WRITE) -> Callable[[Handler], Handler]:
@@ -52,6 +69,19 @@ class ConsoleForm:
 
     def all(self, name: str) -> list[str]:
         return [value.strip() for key, value in self._pairs if key == name]
+
+    def lines(self, name: str) -> list[str]:
+        """Return the lines of a field that are not empty."""
+        return [line.strip() for line in self.get(name).splitlines() if line.strip()]
+
+    def line_of(self, field: str) -> str:
+        """Return the name of an entry of a list, such as `seeds[1]`, as the form shows it: each one is a line."""
+        name, _, rest = field.partition("[")
+        place, _, rest = rest.partition("]")
+        if not place.isdecimal():
+            return field
+        lines = [number for number, line in enumerate(self.get(name).splitlines(), 1) if line.strip()]
+        return f"line {lines[int(place)]}{rest}"
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         """Iterate over the fields that a page repeats when it asks for confirmation."""
@@ -90,6 +120,31 @@ async def read_form(request: Request) -> ConsoleForm:
     if not kept or not hmac.compare_digest(sent.encode(), kept.encode()):
         raise NotAllowed("this form is out of date", "reload the page and send it again")
     return form
+
+
+def number_or_text(text: str, *, is_float: bool = False) -> int | float | str:
+    """Return the number in a field; other text is left to the form of the package, which refuses it and names the
+    field."""
+    try:
+        return float(text) if is_float else int(text)
+    except ValueError:
+        return text
+
+
+def row_in(text: str | None, last: int) -> int | None:
+    """Return the number of the last row on the previous screen; None for anything else."""
+    if not text or not text.isascii() or not text.isdecimal() or len(text) > 18:
+        return None
+    return min(int(text), last)
+
+
+def as_text(value: Any) -> str:
+    """Return a value as a field shows it: an entry of a list per line, of a mapping as `name=value`."""
+    if isinstance(value, dict):
+        value = [f"{name}={one}" for name, one in value.items()]
+    if isinstance(value, list):
+        return "\n".join(map(str, value))
+    return "" if value is None or value is False else "yes" if value is True else str(value)
 
 
 Theme = Literal["system", "light", "dark"]

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from shoal.access.token import TokenScope
 from shoal.base.errors import InvalidInput
 from shoal.base.text import message
 from shoal.queue.job import RUN_KINDS, SHARED_LANE, Grant, Job, attempts_made, bot_of, node_of
@@ -18,12 +17,12 @@ from shoal.queue.reasons import reason_text
 from shoal.queue.states import LABELS, TERMINAL, JobState
 from shoal.serve.authentication import caller_of
 from shoal.serve.console.charts import Span, timeline
-from shoal.serve.console.exports import listed
+from shoal.serve.console.exports import at_once, listed
 from shoal.serve.console.feed import LivePage
 from shoal.serve.console.format import Formats, Language
 from shoal.serve.console.forms import AnyQuery, Search, View, form_endpoint, page_endpoint, parse, read_form, suggestion
 from shoal.serve.console.shell import Shell, carry_out, local_path, sentence
-from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing, always
 from shoal.serve.resources import job as resource
 from shoal.serve.resources.job import DEAD_LETTER_VERBS, VERBS
 from shoal.serve.stats import Cached
@@ -100,6 +99,7 @@ class JobsPage(LivePage):
 
     paths = ("/jobs",)
     regions = ("job_counts", "job_rows")
+    template, section, query = "jobs.html", "jobs", ("q", "before")
 
     def __init__(self, shell: Shell, jobs: JobAdmin, counts: Cached[dict[str, dict[str, int]]]) -> None:
         self._shell = shell
@@ -108,12 +108,7 @@ class JobsPage(LivePage):
 
     @page_endpoint("/jobs", "Show the jobs.")
     async def show_jobs(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        query = request.http.query_params
-        params = {name: query[name] for name in ("q", "before") if query.get(name)}
-        context = await self.context(self._shell.view(request.http), params)
-        topic = self._shell.url("/jobs", **params).removeprefix(self._shell.prefix)
-        context |= {"topic": topic, "suggestions": suggestions(self._shell.view(request.http).language)}
-        return self._shell.page(request.http, "jobs.html", context, section="jobs")
+        return await self.shown(request, suggestions=suggestions(self._shell.view(request.http).language))
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         search, problem, which = Search(params.get("q", "")), "", JobFilter()
@@ -143,15 +138,7 @@ class JobsPage(LivePage):
             "is_live": True,
         }
 
-    @endpoint(
-        "GET",
-        "/jobs.{format}",
-        scope=TokenScope.READ,
-        summary="Download the jobs that a search finds.",
-        query=AnyQuery,
-        public=False,
-        expensive=always,
-    )
+    @page_endpoint("/jobs.{format}", "Download the jobs that a search finds.", expensive=always)
     async def export_jobs(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         which = filter_of(parse(request.http.query_params.get("q", ""), QUALIFIERS))
 
@@ -162,7 +149,7 @@ class JobsPage(LivePage):
                 found = await self._jobs.newest(which, before=found.next, limit=BATCH)
                 yield [resource.Job.of(job) for job in found.items]
 
-        return listed(request.path_param("format"), "jobs", resource.Job, batches())
+        return listed(request, "jobs", resource.Job, batches())
 
     @form_endpoint("/jobs/actions", "Retry or remove dead letters.")
     async def act_on_jobs(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
@@ -192,6 +179,7 @@ class JobPage(LivePage):
 
     paths = ("/jobs/{job_id}",)
     regions = ("job",)
+    template, section = "job.html", "jobs"
 
     def __init__(self, shell: Shell, jobs: JobAdmin) -> None:
         self._shell = shell
@@ -199,9 +187,7 @@ class JobPage(LivePage):
 
     @page_endpoint("/jobs/{job_id}", "Show a job.")
     async def show_job(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        job_id = request.path_param("job_id")
-        context = await self.context(self._shell.view(request.http), {"job_id": job_id})
-        return self._shell.page(request.http, "job.html", context | {"topic": f"/jobs/{job_id}"}, section="jobs")
+        return await self.shown(request)
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         found = await self._jobs.explain(params["job_id"])
@@ -220,7 +206,6 @@ class JobPage(LivePage):
             )
             for grant, (node, _) in zip(history, holders, strict=True)
         ]
-        end = max((int(span.end) for span in spans), default=formats.now)
         return {
             "row": row,
             "job": job,
@@ -234,11 +219,15 @@ class JobPage(LivePage):
                 (view.language(PRIORITY_PARTS.get(name, name)), formats.number(round(points, 1) + 0.0, 1))
                 for name, points in job.priority_parts.items()
             ],
-            "timeline": timeline(spans, history[0].granted_at, end, view.language("Leases over time"), len(nodes))
-            if len(history) > 1
-            else "",
+            "timeline": timeline(spans, view.language("Leases over time"), formats) if len(history) > 1 else "",
             "is_live": row.is_live,
         }
+
+    @page_endpoint("/jobs/{job_id}/leases.{format}", "Download the leases of a job.", expensive=always)
+    async def export_leases(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        job_id = request.path_param("job_id")
+        rows = [resource.Grant.of(grant) for grant in await self._jobs.history(job_id)]
+        return listed(request, f"{job_id}.leases", resource.Grant, at_once(*rows))
 
     @form_endpoint("/jobs/{job_id}/actions", "Retry or cancel a job.")
     async def act_on_job(self, request: EndpointRequest[Nothing, Nothing]) -> Response:

@@ -10,7 +10,6 @@ from shoal.access.token import TokenScope, allows
 from shoal.base.errors import NotAllowed, RateLimited, ShoalError, TooLarge, Unauthenticated
 from shoal.base.text import message
 from shoal.serve.authentication import TokenAuthenticator, address_of, cookie_name, is_secure, sign_in
-from shoal.serve.console.forms import View
 from shoal.serve.console.shell import Shell, local_path, sentence
 
 LONGEST_FORM = 4096
@@ -53,7 +52,9 @@ class Login:
         return left
 
     async def _shown(self, request: Request, wanted: str, error: ShoalError | None = None) -> Response:
-        problem = "" if error is None else _words(error, self._shell.view(request))
+        problem = "" if error is None else sentence(error.message)
+        if isinstance(error, Unauthenticated):
+            problem = self._shell.view(request).language(NOT_VALID)
         status = 200 if error is None else error.response.http_status
         role = "viewer" if await self._authenticator.any_token_made() else "admin"  # the first one must be an admin's
         context = {"problem": problem, "next": local_path(wanted), "role": role}
@@ -62,12 +63,6 @@ class Login:
         if wait is not None:
             response.headers["Retry-After"] = str(wait)
         return response
-
-
-def _words(error: ShoalError, view: View) -> str:
-    if isinstance(error, Unauthenticated):
-        return view.language(NOT_VALID)
-    return sentence(error.message)
 
 
 async def _form(request: Request) -> dict[str, str]:

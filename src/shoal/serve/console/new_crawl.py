@@ -1,7 +1,6 @@
 """The form for a new crawl: it checks each field while it is filled in, and previews what the scope will take."""
 
 import asyncio
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, get_args
 
@@ -16,7 +15,15 @@ from shoal.crawl.crawl import CrawlConfig, Scope, shown_config
 from shoal.crawl.frontier.fates import SKIPS
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.preview import ScopePreview, ScopePreviewer
-from shoal.serve.console.forms import AnyQuery, ConsoleForm, form_endpoint, page_endpoint, read_form
+from shoal.serve.console.forms import (
+    AnyQuery,
+    ConsoleForm,
+    as_text,
+    form_endpoint,
+    number_or_text,
+    page_endpoint,
+    read_form,
+)
 from shoal.serve.console.shell import Notice, Shell, sentence
 from shoal.serve.crawls import labels_of
 from shoal.serve.endpoint import EndpointRequest, Nothing
@@ -48,7 +55,7 @@ class NewCrawlPage:
             config = (await self._crawls.get(copied)).crawl.config
             values = shown_config(config) | {"seeds": config.seeds, "project": config.project, "labels": config.labels}
             values |= {"priority": config.priority, "analyze": config.analyze or query.get("analyze") == "yes"}
-        return self._shown(request, _as_text(values), {})
+        return self._shown(request, {name: as_text(value) for name, value in values.items()}, {})
 
     @form_endpoint("/crawls/new", "Start a crawl from the form.")
     async def create_from_form(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
@@ -92,7 +99,7 @@ class NewCrawlPage:
             self._crawls.check(config)
         except InvalidInput as error:
             field = str(error.facts.get("field", "seeds")).partition("[")[0].partition(" ")[0]
-            return None, {field: sentence(error.called(_in_form).message)}
+            return None, {field: sentence(error.called(form.line_of).message)}
         return config, {}
 
     def _shown(
@@ -119,15 +126,14 @@ class NewCrawlPage:
 
 def _values(form: ConsoleForm, problems: dict[str, str]) -> dict[str, Any]:
     """Return the filled-in fields as a JSON body would have them."""
-    values: dict[str, Any] = {name: form.get(name).splitlines() for name in LISTS}
-    values = {name: [line.strip() for line in lines if line.strip()] for name, lines in values.items()}
+    values: dict[str, Any] = {name: form.lines(name) for name in LISTS}
     for name in (*NUMBERS, *FLOATS):
         if text := form.get(name):
-            values[name] = _number(text, name in FLOATS)
+            values[name] = number_or_text(text, is_float=name in FLOATS)
     values |= {name: form.get(name) for name in TEXTS if form.get(name)}
     values |= {name: form.get(name) == "yes" for name in SWITCHES}
     try:
-        values["labels"] = labels_of([line.strip() for line in form.get("labels").splitlines() if line.strip()])
+        values["labels"] = labels_of(form.lines("labels"))
     except ShoalError as error:
         problems["labels"] = sentence(error.message)
     return values
@@ -136,29 +142,3 @@ def _values(form: ConsoleForm, problems: dict[str, str]) -> dict[str, Any]:
 def _nameless(name: str) -> str:
     """Return no name for a field: its problem is shown below it."""
     return name.removeprefix(name.partition("[")[0])
-
-
-def _in_form(name: str) -> str:
-    """Return the name of a field as the form shows it: each seed is a line."""
-    place = re.fullmatch(r"seeds\[(\d+)\]", name)
-    return name if place is None else f"line {int(place[1]) + 1}"
-
-
-def _number(text: str, is_float: bool) -> int | float | str:
-    """Return the number in a text; other text is left to the form, which refuses it and names the field."""
-    try:
-        return float(text) if is_float else int(text)
-    except ValueError:
-        return text
-
-
-def _as_text(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return options as the fields of the form show them."""
-    found = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            value = [f"{key}={one}" for key, one in value.items()]
-        if isinstance(value, list):
-            value = "\n".join(map(str, value))
-        found[name] = "" if value is None else "yes" if value is True else "" if value is False else str(value)
-    return found

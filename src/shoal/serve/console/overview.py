@@ -23,7 +23,7 @@ from shoal.observe.stats import HOUR, PAGES, HourlyStatsReader
 from shoal.plan.policies import Policies
 from shoal.plan.policy import LATE
 from shoal.plan.store import PolicyCounts
-from shoal.serve.console.charts import Column, Part, scale_of
+from shoal.serve.console.charts import Column, Part
 from shoal.serve.console.crawl_rows import KINDS, class_name, row_of
 from shoal.serve.console.feed import LivePage
 from shoal.serve.console.format import Formats, Language
@@ -95,7 +95,7 @@ class RateSampler:
 
 
 HOURS: Final = 24
-TICKS: Final = (1.0, 0.75, 0.5, 0.25)  # of the time axis, as parts of how far it reaches back; the last is now
+STORED: Final = {"none": "error"}  # names of response classes in the hourly statistics, where they differ
 SLOW_OUTBOX: Final = 30.0  # seconds that an event may wait until that is a problem
 SHOWN: Final = 8
 LATEST_ANALYSES: Final = 100
@@ -171,6 +171,7 @@ class OverviewPage(LivePage):
 
     paths = ("/",)
     regions = ("overview",)
+    template, section = "overview.html", "overview"
 
     def __init__(
         self, shell: Shell, overview: Overview, hourly: HourlyStatsReader, rates: RateSampler, workers: WorkerWatch
@@ -183,10 +184,7 @@ class OverviewPage(LivePage):
 
     @page_endpoint("/", "Show the overview.")
     async def show_overview(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        context = await self.context(self._shell.view(request.http), {})
-        # Without a script, a page that is live is requested again: not while somebody fills in its form.
-        context |= {"topic": "/", "is_live": not context["figures"].is_empty}
-        return self._shell.page(request.http, "overview.html", context, section="overview")
+        return await self.shown(request)
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         figures = await self._overview.read()
@@ -194,24 +192,26 @@ class OverviewPage(LivePage):
         formats = self._shell.formats(view)
         day = {row.hour: row.amounts for row in (await self._hourly.read(HOURS, PAGES, 0))[0]}
         hours = day_columns(day, formats)
-        now, history = self._rates.now, self._rates.history
-        top, top_hour = scale_of(history), scale_of([column.total for column in hours])
         return {
             "figures": figures,
+            # Without a script, a page that is live is requested again: not while somebody fills in its form.
+            "is_live": not figures.is_empty,
             "rows": [row_of(status, formats) for status in figures.latest],
-            "rate_now": now,
-            "history": history,
-            "rate_levels": [formats.short(top), formats.short(top / 2), "0"],
-            "times": [
-                *(formats.ago(formats.now - int(self._rates.seconds * part * 1e6)) for part in TICKS),
-                view.language("now"),
-            ],
+            "rate_now": self._rates.now,
+            "history": self._rates.history,
+            "seconds": self._rates.seconds,
             "hours": hours,
-            "hour_levels": [formats.short(top_hour), formats.short(top_hour / 2), "0"],
             "problems": problems_of(figures, view.language),
             "waiting": figures.crawls.get("queued", 0) + figures.jobs.get("page", {}).get("pending", 0),
             "total_day": sum(column.total for column in hours),
-            "classes": [(KINDS[kind], class_name(kind, view.language), _of_day(day, kind)) for kind in KINDS],
+            "classes": [
+                (
+                    KINDS[kind],
+                    class_name(kind, view.language),
+                    round(sum(row.get(STORED.get(kind, kind), 0) for row in day.values())),
+                )
+                for kind in KINDS
+            ],
         }
 
 
@@ -221,12 +221,12 @@ def problems_of(figures: Figures, language: Language) -> list[tuple[str, str]]:
     lost, webhooks = figures.nodes[NodeState.LOST], figures.failing_webhooks
     plural, slow = language.plural, int(figures.outbox_lag > SLOW_OUTBOX)
     found = [
-        (dead, plural("{count} dead letter", "{count} dead letters", dead), "/jobs?q=state:dead"),
-        (gates, plural("{count} failing gate", "{count} failing gates", gates), "/analyses"),
+        (dead, plural("{count} failed job", "{count} failed jobs", dead), "/jobs?q=state:dead"),
+        (gates, plural("{count} site fails its gate", "{count} sites fail their gates", gates), "/analyses"),
         (late, plural("{count} late policy", "{count} late policies", late), "/policies?q=is:late"),
-        (lost, plural("{count} lost node", "{count} lost nodes", lost), "/fleet"),
+        (lost, plural("{count} lost worker", "{count} lost workers", lost), "/fleet"),
         (webhooks, plural("{count} failing webhook", "{count} failing webhooks", webhooks), "/events"),
-        (slow, language("events wait to be forwarded"), "/events"),
+        (slow, language("events wait for their webhooks"), "/events"),
     ]
     return [(words, path) for count, words, path in found if count]
 
@@ -240,12 +240,8 @@ def day_columns(hours: Mapping[int, Mapping[str, float]], formats: Formats) -> l
         label = f"{from_micros(hour):%H}"
         parts = []
         for kind in KINDS:
-            count = round(amounts.get("error" if kind == "none" else kind, 0))
+            count = round(amounts.get(STORED.get(kind, kind), 0))
             title = f"{label}:00 UTC, {class_name(kind, formats.language)}: {formats.number(count)}"
             parts.append(Part(KINDS[kind], count, title))
         found.append(Column(label, tuple(parts)))
     return found
-
-
-def _of_day(hours: Mapping[int, Mapping[str, float]], kind: str) -> int:
-    return round(sum(amounts.get("error" if kind == "none" else kind, 0) for amounts in hours.values()))

@@ -8,7 +8,6 @@ from typing import Final
 import orjson
 from starlette.responses import Response
 
-from shoal.access.token import TokenScope
 from shoal.audit.analyses import Analyses
 from shoal.audit.codes import CODES
 from shoal.audit.finding import Finding
@@ -32,7 +31,7 @@ from shoal.serve.console import texts as url_texts
 from shoal.serve.console.crawl_rows import row_of
 from shoal.serve.console.forms import AnyQuery, page_endpoint
 from shoal.serve.console.shell import Shell
-from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing, always
 from shoal.web.renderer import file_name
 
 
@@ -66,19 +65,6 @@ class PageCopies:
             return await asyncio.to_thread(path.read_bytes)
         except OSError:
             return None
-
-
-class PageFindings:
-    """Finds what the newest analysis of a crawl says about a URL."""
-
-    def __init__(self, analyses: Analyses) -> None:
-        self._analyses = analyses
-
-    async def of(self, crawl_id: str, url: str) -> list[Finding]:
-        newest = await self._analyses.newest(limit=1, state=AnalysisState.SUCCESS, crawl_id=crawl_id)
-        if not newest:
-            return []
-        return await self._analyses.findings_of_page(newest[0].id, url)
 
 
 NOT_RENDERED: Final = message("no")
@@ -124,24 +110,16 @@ class PagePage:
         frontier: FrontierAdmin,
         pages: Pages,
         copies: PageCopies,
-        findings: PageFindings,
+        analyses: Analyses,
     ) -> None:
         self._shell = shell
         self._crawls = crawls
         self._frontier = frontier
         self._pages = pages
         self._copies = copies
-        self._findings = findings
+        self._analyses = analyses
 
-    @endpoint(
-        "GET",
-        "/pages/{page_id}",
-        scope=TokenScope.READ,
-        summary="Show a page.",
-        query=AnyQuery,
-        public=False,
-        expensive=always,
-    )
+    @page_endpoint("/pages/{page_id}", "Show a page.", expensive=always)
     async def show_page(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         crawl, page = await self._page(request.path_param("page_id"))
         response = await self._copies.response(page)
@@ -163,7 +141,10 @@ class PagePage:
             "page_id": request.path_param("page_id"),
             "kind": response_class(page.status),
             "rendered": RENDERED[page.render_wait] if page.rendered else NOT_RENDERED,
-            "headers": [] if response is None else _shown_headers(response),
+            "headers": [
+                (name, HIDDEN if names_a_secret(name) else value)  # such as cookies
+                for name, value in (response.headers.pairs() if response is not None else ())
+            ],
             "has_body": response is not None,
             "has_screenshot": await self._copies.screenshot(page) is not None,
             "links": await self._links(crawl, page),
@@ -173,7 +154,7 @@ class PagePage:
             "data": data,
             "history": await self._history(crawl, page),
             "why": f"{origin} {formats.sentence(explained.sentence, LONGEST)}",
-            "findings": [(one, CODES.get(one.code)) for one in await self._findings.of(crawl.id, page.url)],
+            "findings": [(one, CODES.get(one.code)) for one in await self._findings(crawl, page)],
         }
         return self._shell.page(request.http, "page.html", context, section="crawls")
 
@@ -216,6 +197,11 @@ class PagePage:
             for key, flags in zip(keys, links.flags, strict=False)
         ]
 
+    async def _findings(self, crawl: Crawl, page: Page) -> list[Finding]:
+        """Return what the newest analysis of the crawl says about the page."""
+        newest = await self._analyses.newest(limit=1, state=AnalysisState.SUCCESS, crawl_id=crawl.id)
+        return await self._analyses.findings_of_page(newest[0].id, page.url) if newest else []
+
     async def _history(self, crawl: Crawl, page: Page) -> list[PageInOtherCrawl]:
         """Return the same URL in other crawls of its host, newest first."""
         others = await self._crawls.matching(CrawlFilter(host=hostname(Url(page.url))), limit=MOST_CRAWLS)
@@ -226,11 +212,6 @@ class PagePage:
                 if same.url == page.url:
                     found.append(PageInOtherCrawl(other.crawl, same, response_class(same.status)))
         return found
-
-
-def _shown_headers(response: Stored) -> list[tuple[str, str]]:
-    """Return the header fields; cookies and other secrets are hidden."""
-    return [(name, HIDDEN if names_a_secret(name) else value) for name, value in response.headers.pairs()]
 
 
 def _encoding(page: Page) -> str:

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from shoal.access.token import TokenScope
 from shoal.base.clock import span
 from shoal.base.errors import InvalidInput
 from shoal.base.request_form import fields_of
@@ -14,13 +13,24 @@ from shoal.base.text import message, redact_url
 from shoal.page_jobs.groups import History
 from shoal.plan.policies import Policies
 from shoal.plan.policy import LATE, Policy, PolicyForm, PolicyState, shown_options
-from shoal.serve.console.exports import listed
+from shoal.serve.console.exports import batched, listed
 from shoal.serve.console.feed import LivePage
 from shoal.serve.console.format import Formats, parted
-from shoal.serve.console.forms import AnyQuery, Search, View, form_endpoint, page_endpoint, parse, read_form, suggestion
+from shoal.serve.console.forms import (
+    AnyQuery,
+    Search,
+    View,
+    form_endpoint,
+    page_endpoint,
+    parse,
+    read_form,
+    row_in,
+    suggestion,
+)
 from shoal.serve.console.shell import Notice, Shell, carry_out, local_path, sentence
-from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing, always
 from shoal.serve.resources import policy as resource
+from shoal.serve.resources.group import Result
 from shoal.serve.resources.policy import VERBS
 
 
@@ -64,6 +74,7 @@ def row_of(policy: Policy, now: int, formats: Formats) -> PolicyRow:
 ROWS: Final = 50
 MOST_DUE: Final = 200
 RUNS: Final = 20
+BATCH: Final = 500
 LAST_POLICY: Final = 2**31 - 1
 QUALIFIERS: Final = ("is", "project")
 KINDS: Final = ("due", "late", "enabled", "disabled")
@@ -75,6 +86,7 @@ class PoliciesPage(LivePage):
 
     paths = ("/policies",)
     regions = ("policy_rows",)
+    template, section, query = "policies.html", "policies", ("q", "after")
 
     def __init__(self, shell: Shell, policies: Policies) -> None:
         self._shell = shell
@@ -82,28 +94,17 @@ class PoliciesPage(LivePage):
 
     @page_endpoint("/policies", "Show the policies.")
     async def show_policies(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        query = request.http.query_params
-        params = {name: query[name] for name in ("q", "after") if query.get(name)}
-        context = await self.context(self._shell.view(request.http), params)
-        topic = self._shell.url("/policies", **params).removeprefix(self._shell.prefix)
-        language = self._shell.view(request.http).language
+        return await self.shown(request)
+
+    async def once(self, request: EndpointRequest[Any, Any], view: View, context: Mapping[str, Any]) -> dict[str, Any]:
         projects = [row.policy.form.project for row in context["rows"]]
         suggestions = {
-            "is": suggestion(language("how it stands"), KINDS),
-            "project": suggestion(language("that it belongs to"), projects),
+            "is": suggestion(view.language("how it stands"), KINDS),
+            "project": suggestion(view.language("that it belongs to"), projects),
         }
-        context |= {"topic": topic, "suggestions": suggestions}
-        return self._shell.page(request.http, "policies.html", context, section="policies")
+        return {"suggestions": suggestions}
 
-    @endpoint(
-        "GET",
-        "/policies.{format}",
-        scope=TokenScope.READ,
-        summary="Download the policies that a search finds.",
-        query=AnyQuery,
-        public=False,
-        expensive=always,
-    )
+    @page_endpoint("/policies.{format}", "Download the policies that a search finds.", expensive=always)
     async def export_policies(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         search = parse(request.http.query_params.get("q", ""), QUALIFIERS)
         is_cut = search.one("is") in ("due", "late")  # those are read immediately
@@ -117,10 +118,10 @@ class PoliciesPage(LivePage):
                     return
                 after = found[-1].number
 
-        return listed(request.path_param("format"), "policies", resource.Policy, batches())
+        return listed(request, "policies", resource.Policy, batches())
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
-        search, problem, after = Search(params.get("q", "")), "", _number(params.get("after"))
+        search, problem, after = Search(params.get("q", "")), "", row_in(params.get("after"), LAST_POLICY) or 0
         now, found = 0, list[Policy]()
         try:
             search = parse(params.get("q", ""), QUALIFIERS)
@@ -160,6 +161,7 @@ class PolicyPage(LivePage):
 
     paths = ("/policies/{policy_id}",)
     regions = ("policy",)
+    template, section = "policy.html", "policies"
 
     def __init__(self, shell: Shell, policies: Policies, history: History) -> None:
         self._shell = shell
@@ -168,10 +170,7 @@ class PolicyPage(LivePage):
 
     @page_endpoint("/policies/{policy_id}", "Show a policy.")
     async def show_policy(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        policy_id = request.path_param("policy_id")
-        context = await self.context(self._shell.view(request.http), {"policy_id": policy_id})
-        context |= {"topic": f"/policies/{policy_id}"}
-        return self._shell.page(request.http, "policy.html", context, section="policies")
+        return await self.shown(request)
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         policy = await self._policies.get(params["policy_id"])
@@ -186,6 +185,17 @@ class PolicyPage(LivePage):
             "results": await self._history.of_policy(policy.id, limit=RUNS),
             "is_live": policy.live_job_id is not None,
         }
+
+    @page_endpoint("/policies/{policy_id}/runs.{format}", "Download the results of a policy.", expensive=always)
+    async def export_runs(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        """The results of its page jobs, newest first. The runs of a site are crawls."""
+        policy_id = (await self._policies.get(request.path_param("policy_id"))).id
+        found = batched(
+            lambda before: self._history.of_policy(policy_id, before=before, limit=BATCH),
+            lambda one: one.number,
+            Result.of,
+        )
+        return listed(request, f"{policy_id}.runs", Result, found)
 
     @form_endpoint("/policies/{policy_id}/actions", "Run, enable, disable or remove a policy.")
     async def act_on_policy(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
@@ -210,10 +220,3 @@ class PolicyPage(LivePage):
             return self._shell.confirm(request.http, form, VERBS["remove"])
         await self._policies.remove(policy_id, audit=request.audit)
         return self._shell.redirect("/policies", Notice(language(VERBS["remove"].done)))
-
-
-def _number(text: str | None) -> int:
-    """Return the number of the last policy on the previous page; 0 for anything else."""
-    if text is None or not text.isascii() or not text.isdecimal() or len(text) > 10:
-        return 0
-    return min(int(text), LAST_POLICY)

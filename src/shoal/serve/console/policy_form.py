@@ -1,7 +1,6 @@
 """The form of a policy, and the import of many with a report of the lines that were refused."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from io import StringIO
 from typing import Any, Final, get_origin
 
@@ -18,7 +17,15 @@ from shoal.plan.importer import ImportSummary, PolicyImporter
 from shoal.plan.policies import Policies
 from shoal.plan.policy import PolicyChange, PolicyForm, shown_options
 from shoal.plan.policy_file import lines_of, read_csv, read_json_lines
-from shoal.serve.console.forms import AnyQuery, ConsoleForm, form_endpoint, page_endpoint, read_form
+from shoal.serve.console.forms import (
+    AnyQuery,
+    ConsoleForm,
+    as_text,
+    form_endpoint,
+    number_or_text,
+    page_endpoint,
+    read_form,
+)
 from shoal.serve.console.shell import Notice, Shell, sentence
 from shoal.serve.crawls import labels_of
 from shoal.serve.endpoint import EndpointRequest, Nothing
@@ -95,7 +102,7 @@ class PolicyFormPage:
         field = str(error.facts.get("field", "url")).partition(".")[0].partition("[")[0].partition(" ")[0]
         known = {*TEXTS, *NUMBERS, *LISTS, "crawl_config", "rule_set", "labels"}
         if isinstance(error, InvalidInput) and field in LISTS:
-            error = error.called(partial(_in_form, form))
+            error = error.called(form.line_of)
         return self._shown(
             request, dict(form), {field if field in known else "url": sentence(error.message)}, policy_id
         )
@@ -150,14 +157,13 @@ def values_of(form: ConsoleForm) -> dict[str, Any]:
     values: dict[str, Any] = {name: form.get(name) for name in TEXTS if form.get(name)}
     for name in NUMBERS:
         if text := form.get(name):
-            values[name] = int(text) if text.isascii() and text.removeprefix("-").isdecimal() else text
-    for name in LISTS:
-        values[name] = [line.strip() for line in form.get(name).splitlines() if line.strip()]
+            values[name] = number_or_text(text)
+    values |= {name: form.lines(name) for name in LISTS}
     if text := form.get("rule_set"):
         values["rule_set"] = _object("rule_set", text)
     if text := form.get("crawl_config"):
         values["crawl_config"] = _object("crawl_config", text) if text.startswith("{") else read_options(text)
-    values["labels"] = labels_of([line.strip() for line in form.get("labels").splitlines() if line.strip()])
+    values["labels"] = labels_of(form.lines("labels"))
     values["enabled"] = form.get("enabled") == "yes"
     return values
 
@@ -229,28 +235,14 @@ def _value(text: str) -> Any:
         return text
 
 
-def _in_form(form: ConsoleForm, field: str) -> str:
-    """Return the name of an entry of a list as the form shows it: each one is a line."""
-    name, _, rest = field.partition("[")
-    place, _, rest = rest.partition("]")
-    if not place.isdecimal():
-        return field
-    lines = [number for number, line in enumerate(form.get(name).splitlines(), 1) if line.strip()]
-    return f"line {lines[int(place)]}{rest}"
-
-
 def _as_text(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the fields of a policy as the form shows them."""
     found = {}
     for name, value in values.items():
-        if name == "labels":
-            found[name] = "\n".join(f"{key}={one}" for key, one in value.items())
-        elif name == "crawl_config":
+        if name == "crawl_config":
             found[name] = written_options(value)
         elif name == "rule_set":
             found[name] = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() if value else ""
-        elif isinstance(value, list):
-            found[name] = "\n".join(map(str, value))
         else:
-            found[name] = "" if value is None else "yes" if value is True else "" if value is False else str(value)
+            found[name] = as_text(value)
     return found

@@ -15,9 +15,11 @@ from shoal.base.settings import Settings
 from shoal.base.text import message
 from shoal.observe.stats import StoreSize, TableSize
 from shoal.serve.authentication import caller_of, sign_in
+from shoal.serve.console.exports import batched, listed
 from shoal.serve.console.forms import AnyQuery, form_endpoint, page_endpoint, read_form
-from shoal.serve.console.shell import Notice, Shell, carry_out, local_path, sentence
-from shoal.serve.endpoint import EndpointRequest, Nothing
+from shoal.serve.console.shell import Shell, carry_out, local_path
+from shoal.serve.endpoint import EndpointRequest, Nothing, always
+from shoal.serve.resources import token as resource
 from shoal.serve.resources.token import VERBS
 from shoal.serve.stats import Cached
 from shoal.serve.tokens import LAST_TOKEN
@@ -106,6 +108,7 @@ class Storage:
 
 MOST_TOKENS: Final = 200
 ENTRIES: Final = 100
+BATCH: Final = 500
 ROLES: Final = ("viewer", "operator", "admin", "bot", "node")
 
 
@@ -139,9 +142,7 @@ class SettingsPage:
         try:
             minted = await self._tokens.create(TokenRequest.read(given), caller_of(request.http))
         except ShoalError as error:
-            if error.response.http_status >= 500:
-                raise
-            return self._shell.redirect("/settings", Notice(sentence(error.message), is_problem=True))
+            return self._shell.refused("/settings", error)
         shown = await self._shown(request, minted.text)
         if is_first:  # the browser that made it must not be locked out
             sign_in(request.http, shown, minted.text)
@@ -156,6 +157,22 @@ class SettingsPage:
         return await carry_out(
             self._shell, "/settings", lambda: self._tokens.revoke(token_id, caller), language(VERBS["revoke"].done)
         )
+
+    @page_endpoint("/settings/tokens.{format}", "Download the tokens.", TokenScope.ADMIN, expensive=always)
+    async def export_tokens(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        found = batched(
+            lambda before: self._tokens.newest(before=before, limit=BATCH), lambda one: one.number, resource.Token.of
+        )
+        return listed(request, "tokens", resource.Token, found)
+
+    @page_endpoint("/settings/audit-log.{format}", "Download the audit log.", TokenScope.ADMIN, expensive=always)
+    async def export_audit_log(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        found = batched(
+            lambda before: self._audit_log.newest(before=before, limit=BATCH),
+            lambda one: one.number,
+            resource.AuditEntry.of,
+        )
+        return listed(request, "audit-log", resource.AuditEntry, found)
 
     async def _shown(self, request: EndpointRequest[Any, Any], text: str = "") -> Response:
         context: dict[str, Any] = {"text": text, "roles": ROLES, "tokens": [], "entries": [], "settings": []}

@@ -213,6 +213,12 @@ class Shell:
             response.set_cookie(NOTICE, value, max_age=NOTICE_SECONDS, httponly=True, samesite="strict")
         return response
 
+    def refused(self, path: str, error: ShoalError) -> Response:
+        """Answer a posted form with an error that the reader can do something about; raise any other."""
+        if error.response.http_status >= 500:
+            raise error
+        return self.redirect(path, Notice(sentence(error.message), is_problem=True))
+
     def confirm(self, request: Request, form: ConsoleForm, verb: Verb, question: str = "") -> Response:
         """Ask before something that cannot be undone, for browsers whose script did not. `question`: another one than
         that of the verb, translated."""
@@ -341,13 +347,13 @@ def _notice_in(request: Request) -> Notice | None:
     return Notice(str(text), bool(is_problem))
 
 
-async def carry_out(shell: Shell, back: str, verb: Callable[[], Awaitable[object]], done: str = "") -> Response:
+async def carry_out(
+    shell: Shell, back: str, verb: Callable[[], Awaitable[object]], done: str = "", then: str = ""
+) -> Response:
     """Call a verb and return to a page, which shows the outcome: `done`, or the text that the verb returned. An error
-    that the reader can do something about is a notice, too."""
+    that the reader can do something about is a notice, too. `then`: another page if there was none."""
     try:
         said = await verb()
     except ShoalError as error:
-        if error.response.http_status >= 500:
-            raise
-        return shell.redirect(back, Notice(sentence(error.message), is_problem=True))
-    return shell.redirect(back, Notice(done or str(said)))
+        return shell.refused(back, error)
+    return shell.redirect(then or back, Notice(done or str(said)))

@@ -18,8 +18,10 @@ for (const field of document.querySelectorAll("[data-submit]")) {
   field.addEventListener("change", () => field.form.requestSubmit());
 }
 
-// On a narrow screen the navigation scrolls: show where the reader is.
-document.querySelector(".side nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+// On a narrow screen the navigation and the tabs scroll: show where the reader is.
+for (const current of document.querySelectorAll(".side nav [aria-current], .tabs [aria-current]")) {
+  current.scrollIntoView({ block: "nearest", inline: "center" });
+}
 
 for (const button of document.querySelectorAll("[data-copy]")) {
   button.addEventListener("click", async () => {
