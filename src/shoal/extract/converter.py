@@ -33,9 +33,11 @@ IDLE_SECONDS: Final = 30.0  # after which a process without work is ended: the n
 ContentFormat = Literal["markdown", "html", "text", "links", "json"]
 COMMAND: Final = (sys.executable, "-m", "shoal.extract.converter")
 
+RESPONSE_SECONDS: Final = 5.0  # of a process that waits for work
 _OUT_OF_MEMORY: Final = 3  # exit code
 _NICE: Final = 5
 _SIZE: Final = 8  # bytes before each message, with its length
+_NOTHING: Final = bytes(_SIZE)  # asks, and says, whether a process is there
 
 
 class UnconvertedPage(Struct):
@@ -105,7 +107,13 @@ class Converter:
         while self._idle:
             process, timer = self._idle.popitem()
             timer.cancel()
-            if _is_alive(process):
+            responds = False
+            try:
+                responds = await _responds(process)
+            finally:
+                if not responds:
+                    _kill(process)
+            if responds:
                 return process
         return await asyncio.create_subprocess_exec(
             *COMMAND, str(os.getpid()), str(self._memory), stdin=PIPE, stdout=PIPE, start_new_session=True
@@ -153,13 +161,15 @@ def _message(value: Struct) -> bytes:
     return bytes(message)
 
 
-def _is_alive(process: Process) -> bool:
-    """Ask the kernel, because the event loop may not have noticed yet that a process has died."""
-    if not hasattr(os, "waitid"):  # macOS before Python 3.13
-        return process.returncode is None
+async def _responds(process: Process) -> bool:
+    """Return whether a process is there, which may have died or been stopped while it waited for work."""
+    assert process.stdin is not None
+    assert process.stdout is not None
     try:
-        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-    except ChildProcessError:  # the loop has noticed
+        async with asyncio.timeout(RESPONSE_SECONDS):
+            process.stdin.write(_NOTHING)
+            return await process.stdout.readexactly(_SIZE) == _NOTHING
+    except (TimeoutError, EOFError, OSError, RuntimeError):  # the last one if the pipe is known to be closed
         return False
 
 
@@ -181,7 +191,9 @@ def main() -> None:
     os.dup2(2, 1)
     try:
         while size := received.read(_SIZE):
-            sent.write(_message(convert(_pages.decode(received.read(int.from_bytes(size))))))
+            sent.write(
+                size if size == _NOTHING else _message(convert(_pages.decode(received.read(int.from_bytes(size)))))
+            )
             sent.flush()
     except (MemoryError, SystemError):  # the parser raises the latter if it gets no memory
         os._exit(_OUT_OF_MEMORY)
