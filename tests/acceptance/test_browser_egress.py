@@ -41,7 +41,7 @@ async def test_a_page_reaches_no_private_address_and_nothing_leaves_but_through_
     assert ends["webrtc"] == "0"  # candidates
     assert ends["webtransport"] == "error"
 
-    refused = Counter(refusal.target for refusal in account.refusals)
+    refused = Counter(refusal.url for refusal in account.refusals)
     urls = {target for target in refused if "/" in target}
     assert urls - {page.prefetched_url} == page.refused_urls
     assert refused[f"127.0.0.1:{page.tcp}"] >= 3  # TLS, WebSocket and TURN over TCP ask for tunnels

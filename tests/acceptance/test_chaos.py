@@ -214,6 +214,7 @@ def test_a_worker_told_to_stop_hands_its_job_back_without_penalty(store_url: str
         assert ends_of(fleet, crawl_id) == [*books.ends, "done"]
 
 
+@pytest.mark.exhaustive
 def test_a_worker_that_slept_through_its_lease_is_refused(store_url: str, tmp_path: Path) -> None:
     with Site(delay=2 * DELAY_SECONDS) as site, Fleet(tmp_path, store_url, **FIFTH) as fleet:
         fleet.controller()

@@ -233,9 +233,8 @@ def test_a_job_that_kills_every_worker_ends_as_poison_and_the_crawl_beside_it_go
         scene.check()
 
 
-@pytest.mark.parametrize(
-    ("driver", "faults"), [pytest.param("postgres", 20, marks=pytest.mark.exhaustive), ("sqlite", 7)]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("driver", "faults"), [("postgres", 20), ("sqlite", 7)])
 def test_random_faults_of_a_fleet_lose_nothing_and_the_ledger_holds_after_each(
     request: pytest.FixtureRequest, tmp_path: Path, driver: str, faults: int
 ) -> None:

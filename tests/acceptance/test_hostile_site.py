@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support import ledger
 from tests.support.fleet import LONG_LEASE, clean_environment
 from tests.support.hostile import HostileSite, complaints
@@ -22,6 +24,7 @@ REASONS = {
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.exhaustive
 def test_every_page_comes_to_what_it_must_and_nothing_inside_is_touched(tmp_path: Path, sqlite_url: str) -> None:
     with HostileSite() as site:
         crawl = ["crawl", *site.seeds, "--id", "hostile", "--store", sqlite_url, "--json"]

@@ -104,7 +104,7 @@ async def test_a_child_that_dies_gives_all_it_held_back_at_once(bench: Bench) ->
         await bench.enqueue()
     leases: list[Lease] = await bench.queue.lease("w1", ["page"], ["shared"], 5)
     await bench.queue.finish(leases[0])
-    assert await bench.queue.recovery.lose_all(leases, "signal 9") == 4
+    assert len(await bench.queue.recovery.lose_all(leases, "signal 9")) == 4
     found = [await bench.job(lease.fence.job_id) for lease in leases]
     assert [(job.state, job.crash_count) for job in found] == [(J.DONE, 0)] + [(J.PENDING, 1)] * 4
     assert (await bench.grants(found[1].id))[0]["ended"] == "crashed"

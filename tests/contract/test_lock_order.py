@@ -178,7 +178,7 @@ LOCKED_BEFORE = {
     *("number_events", "try_delivery", "park_jobs", "purge_grants", "purge_results", "delete_job_seats"),
     *("keep_refusals", "save_desired_states", "note_policies", "drop_first_journal_entries"),
     *("set_hosts_ready", "count_host_pages", "unclaim_hosts", "set_fates", "set_settled_fates", "end_targets"),
-    "forget_targets",
+    *("forget_targets", "insert_results"),
     *("close_host", "close_retries_at_host", "drop_failed_details", "drop_failed_pages"),
 }
 OF_ONE_HOLDER = {  # URLs that one walker holds, or rows that nobody else changes

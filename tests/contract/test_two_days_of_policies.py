@@ -117,6 +117,7 @@ async def test_two_days_of_policies_with_kills_and_bad_bots(sqlite_url: str) -> 
         await check(days)
 
 
+@pytest.mark.exhaustive
 async def test_two_days_of_policies_on_postgres(postgres_url: str) -> None:
     async with days_of(postgres_url, SEED) as days:
         await live_through(days, times(60), 40)

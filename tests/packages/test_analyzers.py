@@ -154,6 +154,7 @@ def declaring(canonical: str, *alternates: str, links: tuple[str, ...] = ()) -> 
     return 200, {"Content-Type": "text/html"}, body + "".join(f'<a href="{link}">x</a>' for link in links)
 
 
+@pytest.mark.exhaustive
 async def test_canonical_and_hreflang_targets_that_were_not_crawled_are_asked_for(crawler: Crawler) -> None:
     other_answers = {"/good": html("Good"), "/moved": (301, {"Location": "/good"}, ""), "/busy": (503, {}, "")}
     other = ScriptedSite(other_answers.get, robots=(200, {}, "User-agent: *\nDisallow: /private"))

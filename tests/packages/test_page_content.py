@@ -175,6 +175,7 @@ async def test_rendered_pages_have_the_rendered_document(
     assert [link.url for link in pages["/"].links if link.kind == "a"] == [f"{site.url}/page/1"]
 
 
+@pytest.mark.exhaustive
 async def test_unread_bodies_are_bounded_in_bytes(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of a megabyte, and a reader that takes one: the walker must stop long before its limit of pages."""
     body, pages = "<p>" + "carp " * 200_000, 300

@@ -279,6 +279,11 @@ def test_without_a_script_a_crawl_is_started_and_stopped_too(visit: Visit, fleet
     expect(page.locator(".badge")).to_have_text("Stopped")
 
 
+def test_the_pages_without_work_are_accessible_in_both_themes_and_fit_a_phone(visit: Visit) -> None:
+    check_pages(visit, ["/", "/crawls", "/crawls/new", "/policies/new", "/login", "/nowhere"])
+
+
+@pytest.mark.exhaustive
 def test_every_page_is_accessible_in_both_themes_and_fits_a_phone(visit: Visit, fleet: Fleet, site: Site) -> None:
     site.allowed = None
     crawl_id = fleet.submit(site, keep_bodies=True, max_pages=20, analyze=True)
@@ -310,6 +315,11 @@ def test_every_page_is_accessible_in_both_themes_and_fits_a_phone(visit: Visit, 
     assert job
     paths += ["/jobs", f"/jobs/{job[1]}", "/fleet", "/policies", "/policies/new", "/policies/import", "/policies/bots"]
     paths += [f"/policies/{policy['id']}", f"/policies/new?crawl={crawl_id}", "/analyses", "/events", "/settings"]
+    check_pages(visit, paths)
+
+
+def check_pages(visit: Visit, paths: list[str]) -> None:
+    """Check pages for accessibility, light and wide, and dark and narrow, and that nothing is wider than its place."""
     found: dict[str, list[str]] = {}
     for theme, width, rules in (("light", 1400, RULES), ("dark", 360, COLORS)):
         page = visit.open("/", theme=theme, width=width)
