@@ -3,6 +3,7 @@ the command that installs it."""
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -101,10 +102,9 @@ def test_a_plain_installation_is_small_crawls_and_names_the_extra_that_a_command
     for extra, words, env in needed:
         done = plain.run(*words, cwd=tmp_path, **env)
         assert (done.returncode, done.stdout) == (MISSING, ""), (words, done)
-        assert re.fullmatch(
-            rf"shoal: .* needs the extra \"{extra}\"; .*`/.* -m pip install 'shoal\[{extra}\]'`\.\n",
-            done.stderr,
-        )
+        command = shlex.join(["uv", "pip", "install", "--python", str(plain.python), f"shoal[{extra}]"])
+        fix = re.escape(f"install it with `{command}`.")
+        assert re.fullmatch(rf'shoal: .* needs the extra "{extra}"; {fix}\n', done.stderr)
 
 
 def test_server(install: Install, tmp_path: Path) -> None:
