@@ -1,13 +1,13 @@
 # syntax=docker/dockerfile:1
 # One image for all commands of Shoal, and one with Chromium for `shoal renderer` and `shoal bot`.
-# Neither runs as root, and neither writes anywhere but to the volumes at /data and /logs, and to /tmp: with
-# `--read-only --tmpfs /tmp` they work, too. For amd64 and arm64: see deploy/docker-bake.json.
+# Neither image runs as root. Both write only to the volumes /data and /logs and to /tmp, so they also work with
+# `--read-only --tmpfs /tmp`. deploy/docker-bake.json builds both for amd64 and arm64.
 
 FROM python:3.13-slim-bookworm AS build
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 WORKDIR /build
 COPY locks ./locks
-# The locks have a hash for each file, and every package is a wheel: no compiler is needed. All extras are installed.
+# The locks have a hash for each file. Every package is a wheel, so no compiler is needed. All extras are installed.
 RUN python -m venv /opt/shoal \
     && rm locks/dev.lock \
     && for lock in locks/*.lock; do set -- "$@" -r "$lock"; done \
@@ -20,7 +20,7 @@ RUN mv shoal "$(/opt/shoal/bin/python -c 'import sysconfig; print(sysconfig.get_
     && chmod 755 /opt/shoal/bin/shoal
 
 FROM python:3.13-slim-bookworm AS shoal
-# The group of the volumes is root's, so that any user of that group can write them: see HOST_UID in compose.yaml.
+# The volumes belong to the group root, so that any user in that group can write to them: see HOST_UID in compose.yaml.
 RUN useradd --uid 1000 --gid 0 --create-home shoal \
     && install -d -m 0770 -o 1000 -g 0 /data /logs
 COPY --from=build /opt/shoal /opt/shoal
@@ -33,7 +33,7 @@ WORKDIR /data
 VOLUME ["/data", "/logs"]
 USER 1000:0
 EXPOSE 8700
-# An empty HEALTH_URL is healthy: commands that end, such as `crawl`, listen nowhere.
+# With an empty HEALTH_URL, a container is always healthy, because commands that end, such as `crawl`, have no port.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=6 \
     CMD ["python", "-c", "import os, urllib.request as r; (url := os.environ['HEALTH_URL']) and r.urlopen(url, timeout=4)"]
 ENTRYPOINT ["shoal"]
