@@ -19,11 +19,11 @@ NAMES = {
     "hosts": "policies on a hundred hosts, with equal priorities and with priorities that differ by host",
     "console": "size and time of pages, lists of 100 k crawls and 1 M pages, and fifty live viewers",
     "loop": "the longest callback of the event loop while a controller serves requests at their limits",
-    "render": "pages rendered per second compared with Playwright and Crawlee, memory, and `--render auto` on a static site",
+    "render": "pages rendered per second compared with Playwright and Crawlee, memory, and auto on a static site",
     "fleet": "sessions and dispatch decisions with up to 10 k nodes, and the queue with dispatch on and off",
     "audit": "all analyzers over 100 k and 1 M pages with 60 links each, and the diff of two crawls",
     "compat": "single calls of the persistent URL queue, compared with the class that it replaces",
-    "plan": "one pass of the scheduler over 1 M policies, delivery of events to a receiver, and bots that pull and push",
+    "plan": "a scheduler's pass over 1 M policies, delivery of events to a receiver, and bots that pull and push",
 }
 
 
@@ -49,13 +49,15 @@ def measured(name: str, options: Namespace) -> Report:
 def parse(arguments: list[str]) -> Namespace:
     parser = ArgumentParser("python -m bench", epilog="; ".join(f"{name}: {says}" for name, says in NAMES.items()))
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(NAMES)}; default: all")
-    parser.add_argument("--short", action="store_true", help="run only the smallest size, once, in seconds instead of minutes")
+    parser.add_argument("--short", action="store_true", help="run only the smallest size, once; takes seconds")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all results to FILE")
     parser.add_argument("--write", action="store_true", help="put the results into docs/benchmarks.md")
     parser.add_argument("--reps", type=int, metavar="N", help="number of runs whose median is reported (3; --short: 1)")
     crawl = parser.add_argument_group("crawl")
-    crawl.add_argument("--pages", type=number, metavar="N", help="number of pages of the site (5k)")
-    crawl.add_argument("--many-pages", type=number, metavar="N", help="number of pages of the large site (100k; --short: no large site)")
+    crawl.add_argument("--pages", type=number, metavar="N", help="pages of the site (5k)")
+    crawl.add_argument(
+        "--many-pages", type=number, metavar="N", help="pages of the large site (100k; --short: no such site)"
+    )
     crawl.add_argument("--concurrency", type=int, default=32, metavar="N", help="number of fetches in flight (32)")
     crawl.add_argument("--alone", action="store_true", help="do not measure other crawlers")
     frontier = parser.add_argument_group("frontier")
@@ -63,7 +65,9 @@ def parse(arguments: list[str]) -> Namespace:
     frontier.add_argument(
         "--drivers", type=words, default=["sqlite", "postgres", "redis"], metavar="D,D", help="which stores"
     )
-    frontier.add_argument("--rounds", type=int, default=100, metavar="N", help="number of commits of each kind at each size (100)")
+    frontier.add_argument(
+        "--rounds", type=int, default=100, metavar="N", help="commits of each kind at each size (100)"
+    )
     queue = parser.add_argument_group("queue")
     queue.add_argument("--queues", type=Path, metavar="DIR", help="also compare with other queues, with DIR/compare.py")
     options = parser.parse_args(arguments)

@@ -110,7 +110,7 @@ def first_load(browser: "Browser", address: str) -> tuple[int, int, float]:
     context = browser.new_context(viewport={"width": 1400, "height": 900})
     page = context.new_page()
     finished: list[Request] = []
-    page.on("requestfinished", lambda request: finished.append(request))  # noqa: PLW0108 - Playwright marks its handlers
+    page.on("requestfinished", lambda request: finished.append(request))  # noqa: PLW0108 - Playwright marks handlers
     page.goto(address, wait_until="load")
     while (paint := page.evaluate(PAINT)) is None:
         page.wait_for_timeout(20)

@@ -120,8 +120,8 @@ async def join(app: App) -> None:
 
 
 async def round_of(app: App, count: int, lanes: Sequence[str]) -> tuple[float, float]:
-    """Return the seconds per job to enqueue, and to lease and finish. The nodes take turns; each leases from its private
-    lane and the shared lane."""
+    """Return the seconds per job to enqueue, and to lease and finish. The nodes take turns; each leases from its
+    private lane and the shared lane."""
     began = time.perf_counter()
     for first in range(0, count, BATCH):
         await app.queue.enqueue([jobs.job(number) for number in range(first, first + BATCH)])

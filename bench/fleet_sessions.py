@@ -105,9 +105,9 @@ def measure(options: Namespace, report: Report) -> None:
         "registrations/s",
     )
     table.notes.append(
-        "Each node has its own connection and reports every 10 s, or less often if the controller asks for that because "
-        "there are many nodes. CPU is the time of the whole controller, including chores, the view of the fleet and "
-        "storing the status of nodes."
+        "Each node has its own connection and reports every 10 s, or less often if the controller asks for that "
+        "because there are many nodes. CPU is the time of the whole controller, including chores, the view of the "
+        "fleet and storing the status of nodes."
     )
     for size in SHORT_SIZES if options.short else SIZES:
         table.rows.append(asyncio.run(_measured(size, SHORT_SECONDS if options.short else MEASURED_SECONDS)))

@@ -107,8 +107,8 @@ class NumberedCrawl:
 
 
 def depth_of(number: int) -> int:
-    """Return the depth of a URL. Crawls fetch shallow URLs first, so URLs are found in the order of their depth, and each
-    depth has more URLs than the previous one."""
+    """Return the depth of a URL. Crawls fetch shallow URLs first, so URLs are found in the order of their depth, and
+    each depth has more URLs than the previous one."""
     return 1 + number.bit_length() // 4
 
 

@@ -36,10 +36,10 @@ EXTEND_EVERY = 2.0
 PRIORITIES: dict[str, Callable[[int], int]] = {"equal": lambda host: 50, "by host": lambda host: host % 101}
 ABOUT = (
     f"{POLICIES:,} due policies on {HOSTS} hosts run through the page slots of one worker, with one request per second "
-    "to each host. A grant is one lease of a job. One grant per page is the ideal; a higher number means that jobs were "
-    "leased and released without being run. The first page of each host needs two grants, because the request for "
-    "robots.txt used the first slot. The second table measures commits that lease 50 jobs each, from many jobs on many "
-    "hosts, with priorities that differ by host."
+    "to each host. A grant is one lease of a job. One grant per page is the ideal; a higher number means that jobs "
+    "were leased and released without being run. The first page of each host needs two grants, because the request "
+    "for robots.txt used the first slot. The second table measures commits that lease 50 jobs each, from many jobs on "
+    "many hosts, with priorities that differ by host."
 )
 
 
@@ -49,7 +49,9 @@ def run(options: Namespace) -> Report:
     table = report.table(
         "Policies on many hosts", "store", "priorities", "pages per second", "grants per page", "hosts requested"
     )
-    leases = report.table("Leases among many hosts", "store", "waiting jobs", "hosts", "ms per commit", "jobs per commit")
+    leases = report.table(
+        "Leases among many hosts", "store", "waiting jobs", "hosts", "ms per commit", "jobs per commit"
+    )
     seconds = FEW_SECONDS if options.short else SECONDS
     for driver in options.drivers:
         for priorities in PRIORITIES:

@@ -258,8 +258,8 @@ async def calls(store: Store, backlogs: tuple[int, ...], report: Report) -> None
 
 
 async def turns(app: App, store: Store, batch: int) -> Spent:
-    """Finish the jobs of a batch and lease the same number of new jobs, in one commit. `page_jobs/ingest.py` makes these
-    calls in the commit that stores the results of a page child; here, there are no results."""
+    """Finish the jobs of a batch and lease the same number of new jobs, in one commit. `page_jobs/ingest.py` makes
+    these calls in the commit that stores the results of a page child; here, there are no results."""
     spent = Spent()
     held: list[Lease] = (await app.queue.finish_and_lease([], TAKER, batch)).leases
     server, client, wall = store.seconds(), time.process_time(), time.perf_counter()
@@ -295,7 +295,7 @@ def beside(folder: Path, short: bool) -> Table:
     table = Table("Compared with other queues", lines[0] if lines else [])
     table.rows += [list(line) for line in lines[1:]]
     table.notes.append(
-        "PostgreSQL waits until the disk has stored each commit; the Redis servers of the other queues store nothing on "
-        "disk."
+        "PostgreSQL waits until the disk has stored each commit; the Redis servers of the other queues store nothing "
+        "on disk."
     )
     return table

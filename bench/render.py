@@ -163,6 +163,6 @@ def static(report: Report, base: str, reps: int) -> None:
         wall = median(wall for wall, _ in found)
         table.rows.append([mode, wall, median(cpu for _, cpu in found), ratio(wall, never)])
     table.notes.append(
-        f"{STATIC_PAGES:,} pages at speed `max`, one core for the crawler. The modes take turns; figures are medians of "
-        f"{reps} runs."
+        f"{STATIC_PAGES:,} pages at speed `max`, one core for the crawler. The modes take turns; figures are medians "
+        f"of {reps} runs."
     )

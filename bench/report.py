@@ -1,6 +1,7 @@
 """Benchmark reports: Markdown tables, JSON, docs/benchmarks.md, and a description of the machine.
 
-Figures are medians, and tables are compared by ratios. A report contains neither the name of the machine nor paths on it.
+Figures are medians, and tables are compared by ratios. A report contains neither the name of the machine nor paths on
+it.
 """
 
 import json

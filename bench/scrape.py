@@ -14,10 +14,10 @@ from bench.report import Report
 
 FORMATS = (["json"], ["html"], ["text"], ["markdown"], ["links"], ["markdown", "html", "text", "links", "json"])
 ABOUT = (
-    "A controller with a worker (`serve --workers 1`) on a SQLite file gets requests for the same page again and again. "
-    "The page has 26 KB and 60 links, and is served on the same machine. The overhead is the time of the whole request "
-    "minus the time of the fetch (`duration_ms` in the page record). There is no delay between requests to a host "
-    "(`SHOAL_PAGE_SPEED=max`); the default is one second, even for hosts on this machine."
+    "A controller with a worker (`serve --workers 1`) on a SQLite file gets requests for the same page again and "
+    "again. The page has 26 KB and 60 links, and is served on the same machine. The overhead is the time of the whole "
+    "request minus the time of the fetch (`duration_ms` in the page record). There is no delay between requests to a "
+    "host (`SHOAL_PAGE_SPEED=max`); the default is one second, even for hosts on this machine."
 )
 
 

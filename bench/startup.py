@@ -27,8 +27,8 @@ COMMANDS = {
     "shoal crawl --help": [SHOAL, "crawl", "--help"],
 }
 ABOUT = (
-    "The commands run one after the other on one core, with all files in memory. CPU is the time of the launcher and of "
-    "all processes that it starts."
+    "The commands run one after the other on one core, with all files in memory. CPU is the time of the launcher and "
+    "of all processes that it starts."
 )
 PAGE = b"<!DOCTYPE html><title>One page</title><p>Nothing else."
 
