@@ -36,10 +36,11 @@ SIZES = [100_000, 1_000_000]
 SHORT_SIZES = [100_000]
 LINKS = 60
 HUBS = 20  # pages that every page links to
-DETAILS = 500  # distinct ones, which repeat
+DETAILS = 500  # distinct details; pages share them
 ABOUT = (
-    "All built-in analyzers on one store (SQLite): read the crawl, analyze, store findings, judge. Each page has 60 "
-    "links, 10 images and 12 headings; one in a hundred is broken, and one in twenty shares its title."
+    "All built-in analyzers analyze one crawl in a SQLite store. The time includes reading the crawl, running the "
+    "analyzers, storing the findings and computing the verdict. Each page has 60 links, 10 images and 12 headings; one "
+    "page in a hundred is broken, and one in twenty shares its title with a different page."
 )
 
 
@@ -120,7 +121,7 @@ def page_rows(
 
 
 def detail(seed: int) -> bytes:
-    """Return the packed details of a page of usual size."""
+    """Return the packed details of a page of ordinary size."""
     links = "".join(
         f'<a href="/section-{(seed + n) % 100}/page-{seed * 61 + n}">Link number {n} of it</a>' for n in range(LINKS)
     )

@@ -37,8 +37,8 @@ COLUMNS = (
     "word_count, content_hash, links_internal, links_external, fetched_at, duration_ms, attempt, fingerprint"
 )
 ABOUT = (
-    f"Of the pages, one in twenty is new, one in twenty is gone and one in ten has another title; {CODES} codes have "
-    f"{STORED} stored findings each, half of which are new. The diff is read to the end."
+    "In the later crawl, one page in twenty is new, one in twenty is missing, and one in ten has a different title. "
+    f"Each of {CODES} finding codes has {STORED} stored findings, half of which are new. All rows of the diff are read."
 )
 
 
@@ -85,7 +85,7 @@ async def fill(store: str, size: int) -> None:
 
 
 def page_rows(crawl: Crawl, places: range) -> Iterator[tuple[Any, ...]]:
-    """Yield pages. In the later crawl, one in ten has another title."""
+    """Yield pages. In the later crawl, one page in ten has a different title."""
     for place in places:
         url = f"https://bench.example/section-{place % 100}/page-{place}"
         key, chk = key_of(Url(url), crawl.key_seed)

@@ -1,5 +1,5 @@
-"""`shoal.compat.PersistentUrlQueueManager` in single calls, beside the class that it replaces: URLs in Redis lists and
-sets, which forgets the current URL when its process dies."""
+"""Single calls of `shoal.compat.PersistentUrlQueueManager`, compared with the class that it replaces. The replaced
+class has its URLs in Redis lists and sets, and loses the current URL when its process dies."""
 
 import os
 import tempfile
@@ -20,13 +20,13 @@ ROUNDS, SHORT_ROUNDS, CALLS = 40, 5, 50
 SEED = "http://example.org/"
 ABOUT = (
     "Single calls from one thread, one after the other, with Redis on this machine and SQLite as the store of record. "
-    f"Both classes take turns of {CALLS} calls; the median turn counts. `replaced` pops URLs from a list; Shoal's "
-    "`next` also leases the URL, and settles the previous one."
+    f"The two classes alternate after {CALLS} calls; the figures are medians of these rounds. The replaced class pops "
+    "URLs from a list; Shoal's `next` also leases the URL, and settles the previous URL."
 )
 
 
 class ReplacedUrlQueue:
-    """The queue that `PersistentUrlQueueManager` replaces: a list of waiting URLs, sets of those seen and processed,
+    """The queue that `PersistentUrlQueueManager` replaces: a list of waiting URLs, sets of seen and of processed URLs,
     and a hash of depths."""
 
     def __init__(self, client: "redis.Redis", scan_id: str, seeds: list[str], *, max_depth: int) -> None:

@@ -1,4 +1,4 @@
-"""The console: what a page weighs, how long large lists take on the server, and what fifty live viewers cost."""
+"""The console: the size of its pages, the server time of large lists, and the cost of fifty live viewers."""
 
 import os
 import re
@@ -33,20 +33,20 @@ VIEWERS = 50
 WATCH_SECONDS = 15.0
 REPS, SHORT_REPS = 11, 3
 ABOUT = (
-    "One controller on a SQLite file, without workers. Times are those of a request on an open connection, as a "
-    "client measures them."
+    "One controller on a SQLite file, without workers. Times are measured by a client, from the request to the end of "
+    "the response, on a connection that is already open."
 )
 LISTS = {
     "crawls": "/crawls",
-    "crawls, state:failed (one)": "/crawls?q=state:failed",
-    "crawls, host: of the oldest": "/crawls?q=host:oldest.example",
-    "crawls, text that none has": "/crawls?q=nowhere",
+    "crawls, state:failed (one match)": "/crawls?q=state:failed",
+    "crawls, host: of the oldest crawl": "/crawls?q=host:oldest.example",
+    "crawls, text without a match": "/crawls?q=nowhere",
     "overview": "/",
     "crawl, summary": "/crawls/large",
-    "pages, first": "/crawls/large/pages",
-    "pages, in the middle": "/crawls/large/pages?after={middle}",
+    "pages, start of the list": "/crawls/large/pages",
+    "pages, middle of the list": "/crawls/large/pages?after={middle}",
     "pages, status 404 (one in 10,000)": "/crawls/large/pages?status=404",
-    "pages, text that none has": "/crawls/large/pages?text=nowhere",
+    "pages, text without a match": "/crawls/large/pages?text=nowhere",
     "broken links": "/crawls/large/broken",
 }
 
@@ -105,12 +105,12 @@ def weights(report: Report, port: int, stack: ExitStack) -> None:
 
 
 def first_load(browser: "Browser", address: str) -> tuple[int, int, float]:
-    """Load a page with an empty cache; return the number of requests, their bytes, and the milliseconds to the first
-    paint."""
+    """Load a page with an empty cache; return the number of requests, the bytes received, and the milliseconds to the
+    first paint."""
     context = browser.new_context(viewport={"width": 1400, "height": 900})
     page = context.new_page()
     finished: list[Request] = []
-    page.on("requestfinished", lambda request: finished.append(request))  # noqa: PLW0108 - it marks its handlers
+    page.on("requestfinished", lambda request: finished.append(request))  # noqa: PLW0108 - Playwright marks handlers
     page.goto(address, wait_until="load")
     while (paint := page.evaluate(PAINT)) is None:
         page.wait_for_timeout(20)
@@ -120,7 +120,7 @@ def first_load(browser: "Browser", address: str) -> tuple[int, int, float]:
 
 
 def viewers(report: Report, port: int, pid: int, file: Path) -> None:
-    """Let many tabs watch the list while crawls in it change every second."""
+    """Let many tabs watch the list of crawls while some of the crawls change every second."""
     table = report.table(
         f"{VIEWERS} viewers of a list in which {RUNNING} crawls change every second", "viewers", "CPU %", "kB/s", "MB"
     )
@@ -232,7 +232,7 @@ def fill(file: Path, crawls: int, pages: int) -> None:
 def served(
     folder: Path, prepare: Callable[[Path], None] | None = None, *words: str, **more: str
 ) -> Iterator[tuple[int, int]]:
-    """Start a controller, on a prepared store if it needs one; return its port and process."""
+    """Start a controller, on a prepared store if `prepare` is given; return its port and process."""
     store, port = f"sqlite:///{folder}/shoal.db", free_port()
     shoal = [sys.executable, "-P", "-m", "shoal"]
     env = {**os.environ, "SHOAL_DATA_DIR": str(folder), "SHOAL_LOG_LEVEL": "error", **more}

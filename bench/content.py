@@ -1,4 +1,4 @@
-"""Main text and Markdown: how much of the text of articles is found, and how long that takes.
+"""Main text and Markdown: how much of the text of articles is found, and how long the extraction takes.
 
 `BENCH_ARTICLES` is a checkout of scrapinghub/article-extraction-benchmark, whose own `evaluate.py` gives the scores.
 """
@@ -20,9 +20,10 @@ from shoal.extract.main_text import main_text
 from shoal.extract.tree import Source
 
 ABOUT = (
-    "The text of the 181 articles in Scrapinghub's article extraction benchmark, scored by its `evaluate.py`. F1, "
-    "precision and recall compare sequences of four words. Times are CPU time per page, parsing included: for text "
-    "and Markdown together in Shoal's rows, and for one of the two in the rows of other libraries."
+    "Text is extracted from the 181 articles in Scrapinghub's article extraction benchmark, and scored by its "
+    "`evaluate.py`. F1, precision and recall compare sequences of four words. Times are CPU time per page, including "
+    "parsing. Shoal's rows include both text and Markdown; the rows of other libraries include only one of these "
+    "formats."
 )
 URL = "http://example.org/article"
 BOOTSTRAPS = 100
@@ -49,7 +50,7 @@ def run(options: Namespace) -> Report:
     )
     for name, extract, is_text in (
         ("Shoal with the extra `content`", lambda html: main_text(_source(html)).text, True),
-        ("Shoal without it", lambda html: main_text(_source(html), fast=True).text, True),
+        ("Shoal without the extra", lambda html: main_text(_source(html), fast=True).text, True),
         ("trafilatura, text", lambda html: trafilatura.extract(html, include_comments=False), True),
         (
             "trafilatura, Markdown with links",
@@ -74,7 +75,7 @@ def _source(html: str) -> Source:
 def _extracted(pages: dict[str, str], extract: Callable[[str], str | None]) -> tuple[dict[str, str], list[float]]:
     """Return the texts, and the milliseconds of CPU time that each page took."""
     texts, times = {}, []
-    extract(next(iter(pages.values())))  # imports, and what is compiled once
+    extract(next(iter(pages.values())))  # imports modules, and compiles everything that is compiled only once
     for key, html in pages.items():
         began = time.process_time()
         texts[key] = extract(html) or ""

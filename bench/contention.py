@@ -1,5 +1,5 @@
-"""Page jobs of a few groups, leased by host through several workers: what waits for a lock, how many jobs are leased,
-and what an update leaves behind. Only PostgreSQL has concurrent writers."""
+"""Page jobs of a few groups, leased by host through several workers: the time spent waiting for locks, the number of
+leased jobs, and the number of written rows. Only PostgreSQL has concurrent writers."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ from tests.support.plain_jobs import JobsWithoutPages
 WORKERS, SLOTS, GROUPS, HOSTS = 4, 15, 2, 250
 PATIENCE_SECONDS = 120.0
 LOOK_SECONDS = 0.01
-# Seconds between two requests to a host, and for a page.
+# Seconds between two requests to a host, and seconds that a page takes.
 SPEEDS = {"no delay": (0.0, 0.01), "a request per second and host": (1.0, 0.2)}
 WAITING = "SELECT query FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 KNOWN = (
@@ -40,7 +40,7 @@ LEFT = "SELECT 1 FROM job WHERE finished_at IS NULL LIMIT 1"
 
 
 class TimedPages(JobsWithoutPages):
-    """Page work without requests: each page takes the same time."""
+    """Page work without requests; each page takes the same time."""
 
     def __init__(self, app: App, delay_seconds: float, page_seconds: float) -> None:
         super().__init__(app.clock)
@@ -70,7 +70,7 @@ class TimedPages(JobsWithoutPages):
 
 
 async def work(url: str, delay_seconds: float, page_seconds: float) -> None:
-    """One worker, until all jobs have ended."""
+    """Run one worker until all jobs have ended."""
     async with opened(load({"DATABASE_URL": url}).settings) as app:
         pages, holder = TimedPages(app, delay_seconds, page_seconds), f"bench/{os.getpid()}"
         callbacks = LoopCallbacks(leased=_nothing, alone=_nothing, error=_report)
@@ -91,7 +91,7 @@ async def work(url: str, delay_seconds: float, page_seconds: float) -> None:
 
 
 async def _renew(app: App, loop: PageJobLoop) -> None:
-    """Extend the leases, as the parent of a page child does."""
+    """Extend the leases, like the parent of a page child."""
     while True:
         await app.clock.sleep(app.settings.queue.extend_every.total_seconds())
         if loop.held:
@@ -100,7 +100,7 @@ async def _renew(app: App, loop: PageJobLoop) -> None:
 
 
 def _nothing(*_: object) -> None:
-    """Nobody has to know."""
+    """Do nothing: no caller needs the notification."""
 
 
 def _report(doing: str, error: Exception) -> None:
@@ -140,7 +140,7 @@ async def _measure(url: str, jobs: int, delay_seconds: float, page_seconds: floa
         for worker in workers:
             if worker.returncode is None:
                 worker.kill()
-    await asyncio.sleep(1)  # until the statistics are there
+    await asyncio.sleep(1)  # PostgreSQL updates its statistics with a delay
     written = "SELECT sum(n_tup_ins + n_tup_upd) / $2::float FROM pg_stat_user_tables WHERE relname = $1"
     per_job = [await connection.fetchval(written, table, jobs) for table in ("job", "job_host")]
     await connection.close()
@@ -148,8 +148,8 @@ async def _measure(url: str, jobs: int, delay_seconds: float, page_seconds: floa
 
 
 async def _watch(connection: "asyncpg.Connection[asyncpg.Record]") -> tuple[list[float], float]:
-    """Look again and again until all jobs have ended; return the seconds that were waited for groups, quota keys and
-    other locks, and how many jobs were locked on average."""
+    """Sample the database until all jobs have ended. Return the seconds spent waiting for groups, quota keys and other
+    locks, and how many jobs were locked on average."""
     waits, locked, last = {"job_group": 0.0, "advisory": 0.0, "": 0.0}, [0], time.monotonic()
     while await connection.fetchval(LEFT):
         await asyncio.sleep(LOOK_SECONDS)

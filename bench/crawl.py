@@ -1,7 +1,8 @@
-"""A whole crawl: CPU per page beside other crawlers on one core, memory as a site grows, and two cores against one.
+"""A whole crawl: CPU per page compared with other crawlers on one core, memory as a site grows, and two cores
+compared with one.
 
-The other crawlers come with a harness of their own that runs them and Shoal in turn on one site (`BENCH_PEERS`).
-Without it Shoal is measured alone. Pages are counted from the server's log, never from what the crawler says.
+A separate harness (`BENCH_PEERS`) runs the other crawlers and Shoal in turn on one site. Without the harness, only
+Shoal is measured. Pages are counted in the log of the web server; the crawler's own count is not used.
 """
 
 import json
@@ -30,7 +31,7 @@ PAGES = 5_000
 SHORT_PAGES = 1_000
 MANY_PAGES = 100_000
 LINKS = "links.jsonl"
-# The other crawlers, and what each of them needs to be installed.
+# The other crawlers, and the packages to install for each.
 OTHERS = {
     "scrapy-uvloop": HOME / "venv" / "scrapy",
     "crawlee-py-parsel": HOME / "venv" / "crawlee",
@@ -39,22 +40,22 @@ OTHERS = {
     "wget2": Path(shutil.which("wget2") or "wget2"),
 }
 ABOUT = (
-    "A site of pages of 26 KB with 60 links, on this machine, crawled as fast as it goes with 32 fetches in flight: "
-    "frontier and pages in a SQLite file that waits for the disk, robots.txt obeyed, records as JSON Lines. One core "
-    "for the crawler, another for the web server."
+    "A site on this machine is crawled as fast as possible, with 32 fetches in flight. Each page has 26 KB and 60 "
+    "links. Frontier and pages are stored in a SQLite file, and each commit waits for the disk; robots.txt is obeyed; "
+    "records are written as JSON Lines. The crawler has one core, and the web server has a different one."
 )
 
 
 @dataclass(frozen=True)
 class Run:
-    """One crawl: what it cost, and what it did."""
+    """One crawl: its cost and its results."""
 
     cost: Cost
     pages: int
     forbidden: int
     records: int
-    stored: int = 0  # bytes of the store
-    links: int = 0  # in the file of links
+    stored: int = 0  # size of the store in bytes
+    links: int = 0  # number of links in the links file
 
     @property
     def cpu_ms(self) -> float:
@@ -84,7 +85,7 @@ def run(options: Namespace) -> Report:
 
 
 def beside_others(report: Report, pages: int, concurrency: int, reps: int) -> None:
-    """Shoal and the others in one run of their common harness."""
+    """Measure Shoal and the other crawlers in one run of their common harness."""
     compare = PEERS / "compare.py"
     if shutil.which("nginx") is None or shutil.which("taskset") is None:
         print("The other crawlers are not measured: their harness needs nginx and taskset.\n")
@@ -109,8 +110,8 @@ def beside_others(report: Report, pages: int, concurrency: int, reps: int) -> No
 
 def tell_comparison(report: Report, results: list[dict[str, Any]], missing: list[str], pages: int) -> None:
     table = report.table(
-        f"{pages:,} pages beside other crawlers, one core",
-        "crawler", "CPU ms/page", "to Shoal", "pages/s", "peak MB", "pages", "records", "forbidden pages",
+        f"{pages:,} pages, compared with other crawlers, one core",
+        "crawler", "CPU ms/page", "relative to Shoal", "pages/s", "peak MB", "pages", "records", "forbidden pages",
     )  # fmt: skip
     mine = next(result["cpu_ms"] for result in results if result["name"] == "shoal")
     for result in results:
@@ -125,7 +126,7 @@ def tell_comparison(report: Report, results: list[dict[str, Any]], missing: list
 def as_sites_grow(report: Report, sizes: Sequence[int], concurrency: int, reps: int) -> None:
     table = report.table(
         "Shoal alone, one core, as the site grows",
-        "pages", "CPU ms/page", "pages/s", "peak MB", "pages asked for", "records", "forbidden pages",
+        "pages", "CPU ms/page", "pages/s", "peak MB", "pages requested", "records", "forbidden pages",
     )  # fmt: skip
     peaks = []
     for size in sizes:
@@ -151,23 +152,23 @@ def with_links(report: Report, pages: int, concurrency: int, reps: int) -> None:
             middle([crawl(served, concurrency, cores()[:1], *more) for _ in range(reps)], lambda run: run.cpu_ms)
             for more in ((), ("--links", LINKS))
         )
-    table.rows.append(["not asked for", plain.cpu_ms, plain.stored / max(1, plain.records), None, 0])
+    table.rows.append(["not stored", plain.cpu_ms, plain.stored / max(1, plain.records), None, 0])
     each = (linked.stored - plain.stored) / max(1, linked.links)
     table.rows.append(["`--links`", linked.cpu_ms, linked.stored / max(1, linked.records), each, linked.links])
-    table.notes.append("The second row also writes the file of links.")
+    table.notes.append("In the second row, the crawl also writes a file with all links.")
 
 
 def on_two_cores(report: Report, pages: int, concurrency: int, reps: int) -> None:
     table = report.table(
-        f"Two hosts of {pages:,} pages, one process and two",
-        "processes", "cores", "pages/s", "to one", "CPU ms/page", "largest process, MB", "records",
+        f"Two hosts of {pages:,} pages each, with one and two processes",
+        "processes", "cores", "pages/s", "relative to one process", "CPU ms/page", "largest process, MB", "records",
     )  # fmt: skip
     if len(cores()) < 2 or not knows_processes():
         lacks = "this machine has one core" if len(cores()) < 2 else "this Shoal has no `--processes`"
         table.notes.append(f"Not measured: {lacks}.")
         return
     with ExitStack() as stack:
-        # The servers stay off the crawler's cores if there are enough.
+        # The servers do not use the crawler's cores if there are enough cores.
         spare = cores()[2:] or cores()[1:]
         served = [serve_site(stack, pages, place, spare) for place in range(2)]
         by = {
@@ -187,25 +188,25 @@ def on_two_cores(report: Report, pages: int, concurrency: int, reps: int) -> Non
 
 
 def middle(runs: list[Run], by: Callable[[Run], float]) -> Run:
-    """The run with the median figure."""
+    """Return the run with the median figure."""
     return sorted(runs, key=by)[len(runs) // 2]
 
 
 def serve_site(stack: ExitStack, pages: int, place: int, on: Sequence[int]) -> Served:
-    """A site of that many pages, made if this machine has none yet, on the wire."""
+    """Serve a site of that many pages; write its files first if this machine does not have them yet."""
     port = PORT + place
     folder = HOME / "own" / f"{pages}-pages-{port}"
     if not (folder / "complete").exists():
         shutil.rmtree(folder, ignore_errors=True)
         print(f"Writing a site of {pages:,} pages, once.", flush=True)
         site.write(folder, pages, f"http://127.0.0.1:{port}")
-    for file in folder.rglob("*.html"):  # from memory, not from the disk
+    for file in folder.rglob("*.html"):  # so that the site is served from memory, not from the disk
         file.read_bytes()
     return stack.enter_context(webserver.serve(folder, port, HOME / "run" / f"own-{port}", on))
 
 
 def crawl(served: Sequence[Served], concurrency: int, on: Sequence[int], *more: str) -> Run:
-    """One crawl of these sites into a store and a file that are new."""
+    """Crawl these sites once, into a new store and a new file."""
     for one in served:
         one.forget()
     with tempfile.TemporaryDirectory(prefix="crawl-", dir=HOME / "run") as folder:

@@ -1,4 +1,5 @@
-"""The fleet: what sessions cost a controller, how fast lanes are chosen, and what dispatch costs the queue."""
+"""The fleet: the cost of sessions for a controller, the speed of dispatch decisions, and the cost of dispatch for the
+queue."""
 
 from argparse import Namespace
 
@@ -6,14 +7,14 @@ from bench import fleet_dispatch, fleet_sessions
 from bench.report import Report
 
 ABOUT = (
-    "What the sessions of simulated nodes cost a controller; lanes chosen for new jobs, in memory, with one node, a "
-    "hundred and ten thousand, of which none is full or nearly all are; and the way of a job through the queue, "
-    "enqueue, lease and finish, with and without dispatch to private lanes."
+    "Three measurements: (1) the cost of sessions for a controller, with simulated nodes; (2) choosing lanes for new "
+    "jobs in memory, with one node, a hundred and ten thousand, when no node is full and when nearly all are full; "
+    "(3) enqueuing, leasing and finishing a job, with and without dispatch to private lanes."
 )
 
 
 def run(options: Namespace) -> Report:
-    """Measure sessions, the dispatcher, and the queue with it on each driver."""
+    """Measure sessions, the dispatcher, and on each driver the queue with and without dispatch."""
     report = Report("fleet", ABOUT)
     fleet_sessions.measure(options, report)
     fleet_dispatch.measure(options, report)

@@ -29,7 +29,7 @@ DECISIONS = 100_000
 BATCH = 100
 JOBS, FEW_JOBS = 20_000, 4_000
 REPS = 9
-ENDLESS = 1_000_000_000  # slots: nobody is ever full
+ENDLESS = 1_000_000_000  # slots: so many that no node is ever full
 NODES = 2
 EVERY = timedelta(seconds=10)
 
@@ -38,8 +38,8 @@ def measure(options: Namespace, report: Report) -> None:
     decisions(report, DECISIONS // 10 if options.short else DECISIONS)
     columns = ("store", "dispatch", "enqueue µs", "lease and finish µs", "together µs", "ratio")
     table = report.table(f"A job through the queue, in batches of {BATCH}", *columns)
-    table.notes.append("Medians of rounds that alternate between both.")
-    for driver in (name for name in options.drivers if name != "redis"):  # lanes are on SQL
+    table.notes.append("Medians of rounds that alternate between dispatch on and off.")
+    for driver in (name for name in options.drivers if name != "redis"):  # the measured lanes are in SQL
         try:
             with opened_store(driver) as store:
                 report.versions.append(store.version)
@@ -49,7 +49,7 @@ def measure(options: Namespace, report: Report) -> None:
 
 
 def decisions(report: Report, count: int) -> None:
-    table = report.table("Decisions", "nodes", "full", "decisions per second", "µs each", "of a refresh, ms")
+    table = report.table("Decisions", "nodes", "full", "decisions per second", "µs each", "refresh of the view, ms")
     for size in FLEETS:
         for full in (0.0, 0.9) if size > 1 else (0.0,):
             nodes = [node(place, full=place < full * size) for place in range(size)]
@@ -87,7 +87,7 @@ def node(place: int, *, full: bool = False) -> Node:
 
 
 async def through_queue(store: Store, count: int) -> list[list[str | int | float | None]]:
-    """Enqueue, lease and finish the same jobs with and without dispatch, in turns."""
+    """Enqueue, lease and finish the same jobs, alternately with and without dispatch."""
     loaded = load({"DATABASE_URL": store.url}).settings
     settings = replace(loaded, fleet=FleetSettings(dispatch="private", offer_ttl=timedelta(hours=1)))
     found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
@@ -97,7 +97,7 @@ async def through_queue(store: Store, count: int) -> list[list[str | int | float
         for rep in range(REPS + 1):
             for app, private in ((plain, False), (dispatching, True)):
                 spent = await round_of(app, count // REPS, lanes if private else [])
-                if rep:  # the first round plans and warms up
+                if rep:  # the first round prepares query plans and warms up caches
                     found[private].append(spent)
     middle = {key: [statistics.median(part) * 1e6 for part in zip(*rows, strict=True)] for key, rows in found.items()}
     off = sum(middle[False])
@@ -108,7 +108,7 @@ async def through_queue(store: Store, count: int) -> list[list[str | int | float
 
 
 async def join(app: App) -> None:
-    """Let nodes register, dispatch to them, and look at them once."""
+    """Register nodes, enable dispatch, and refresh the view of the fleet once."""
     for place in range(NODES):
         status = NodeStatus(max_concurrency=2, page_slots=ENDLESS, instance="i")
         session = NewSession(
@@ -120,7 +120,8 @@ async def join(app: App) -> None:
 
 
 async def round_of(app: App, count: int, lanes: Sequence[str]) -> tuple[float, float]:
-    """Seconds per job to enqueue, and to lease and finish: by each node from its lane and the shared one, in turns."""
+    """Return the seconds per job to enqueue, and to lease and finish. The nodes take turns; each leases from its
+    private lane and the shared lane."""
     began = time.perf_counter()
     for first in range(0, count, BATCH):
         await app.queue.enqueue([jobs.job(number) for number in range(first, first + BATCH)])

@@ -1,4 +1,4 @@
-"""Sessions of nodes: what a controller pays for each, with thousands of simulated nodes on one core."""
+"""Sessions of nodes: the cost of each session for a controller, with thousands of simulated nodes on one core."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ SIZES, SHORT_SIZES = (2_000, 10_000), (500,)
 OWN_INTERVAL = 10.0  # seconds: the default of GRPC_HEARTBEAT_INTERVAL
 MEASURED_SECONDS, SHORT_SECONDS = 20.0, 5.0
 SETTLE_SECONDS = 5.0  # after the last registration
-CONNECTING = 50  # at once
+CONNECTING = 50  # nodes that connect at the same time
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, SETTINGS, PING = 0, 1, 4, 6
 ACK, END_HEADERS = 1, 4
@@ -39,8 +39,8 @@ def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 class SimulatedNode(asyncio.Protocol):
-    """One connection with one session. It speaks just enough HTTP/2: thousands of them must not need the core that is
-    measured."""
+    """One connection with one session. It implements only the necessary parts of HTTP/2, so that thousands of
+    connections do not slow down the measured core."""
 
     def __init__(self, name: str, host: str) -> None:
         status = NodeStatus(max_concurrency=2, page_slots=15, instance=name, version="0", memory_bytes=1 << 28)
@@ -99,14 +99,15 @@ def measure(options: Namespace, report: Report) -> None:
         "nodes",
         "heartbeats/s",
         "CPU, % of a core",
-        "of that without nodes",
+        "CPU without nodes, %",
         "CPU per heartbeat, ms",
         "memory per session, KB",
         "registrations/s",
     )
     table.notes.append(
-        "Each node has a connection of its own and reports every 10 s, or as often as so many may. CPU is that of the "
-        "whole controller: chores, the view of the fleet and the mirror in the store included."
+        "Each node has its own connection and reports every 10 s, or less often if the controller asks for that "
+        "because there are many nodes. CPU is the time of the whole controller, including chores, the view of the "
+        "fleet and storing the status of nodes."
     )
     for size in SHORT_SIZES if options.short else SIZES:
         table.rows.append(asyncio.run(_measured(size, SHORT_SECONDS if options.short else MEASURED_SECONDS)))

@@ -1,8 +1,8 @@
-"""The frontier at size: add, take and settle through the real store on each driver, and the bytes that a URL needs.
+"""Large frontiers: add, take and settle through the real store on each driver, and the bytes that a URL needs.
 
-One crawl grows from size to size. At each size: batches of 1,000 links of which 80 % are known; takes and settles of
-100, with and without the page that a fetch would store; and all of it in one commit, as a walker does. Every call is
-a commit that waits for the disk. URLs are hashed before the clock runs.
+One crawl grows from size to size. These calls are measured at each size: adding batches of 1,000 links, of which 80 %
+are known; taking and settling 100 URLs, with and without the page that a fetch would store; and all of this in one
+commit, as a walker does. Every call is a commit that waits for the disk. URLs are hashed before the time is measured.
 """
 
 import json
@@ -48,17 +48,18 @@ SIZES = (100_000, 1_000_000, 5_000_000)
 SHORT_SIZES = (100_000,)
 DRIVERS = ("sqlite", "postgres", "redis")
 PEER = "scrapy-redis==0.9.1"
-PEER_SIZE, PEER_BATCHES = 20_000, 10  # it makes one round trip per link
-BATCH = 1_000  # links of one add
-KNOWN = 0.8  # share of the links of an add that are known already
-ROUND = 100  # URLs of one take or settle
+PEER_SIZE, PEER_BATCHES = 20_000, 10  # small, because scrapy-redis makes one round trip per link
+BATCH = 1_000  # links per add
+KNOWN = 0.8  # share of these links that are already known
+ROUND = 100  # URLs per take or settle
 ROUNDS = 100
-BROAD = 1_000  # hosts of the crawl of many sites
+BROAD = 1_000  # hosts of the crawl with many sites
 NO_DELAY = HostRate(0.0)
 ABOUT = (
-    "The frontier through its real store, every call a commit that waits for the disk. `add`: batches of 1,000 links, "
-    "80 % of them known; `take` and `settle`: 100 URLs at a time; `turn`: settle 100 with pages, add 1,000 links and "
-    "take 100 in one commit, counted in pages. Microseconds are per URL."
+    "The calls use the real frontier store, and each call is a commit that waits for the disk. `load` fills the "
+    "frontier with new URLs. `add` adds batches of 1,000 links, of which 80 % are already known. `take` and `settle` "
+    "process 100 URLs per call. `turn` settles 100 URLs with their pages, adds 1,000 links and takes 100 URLs in one "
+    "commit; its rate is in pages. Microseconds are per URL."
 )
 
 
@@ -77,7 +78,7 @@ class Spent:
 
 @dataclass
 class NumberedCrawl:
-    """A crawl whose URLs are numbered: any of them can be made again from its number."""
+    """A crawl whose URLs are numbered, so that each URL can be computed from its number."""
 
     crawl: Crawl
     hosts: int
@@ -106,12 +107,13 @@ class NumberedCrawl:
 
 
 def depth_of(number: int) -> int:
-    """Crawls go shallow first, so URLs are found in the order of their depth, more at every step."""
+    """Return the depth of a URL. Crawls fetch shallow URLs first, so URLs are found in the order of their depth, and
+    each depth has more URLs than the previous one."""
     return 1 + number.bit_length() // 4
 
 
 class Rig:
-    """One store under measurement: the packages on it, a crawl in it, and a holder of its job."""
+    """One measured store: the packages that use it, a crawl in it, and the holder of the crawl's job."""
 
     def __init__(self, app: App, numbered: NumberedCrawl, fence: Fence, server: ServerCpu | None) -> None:
         self._app = app
@@ -191,7 +193,7 @@ def page_of(task: FrontierTask) -> Page:
 
 
 class SqliteStore:
-    """A file in a temporary folder."""
+    """A SQLite file in a temporary folder."""
 
     name = "SQLite"
     server: ServerCpu | None = None
@@ -219,7 +221,7 @@ class SqliteStore:
 
 
 class PostgresStore:
-    """A server of our own that waits for the disk."""
+    """Our own PostgreSQL server, whose commits wait for the disk."""
 
     name = "PostgreSQL"
 
@@ -244,8 +246,8 @@ class PostgresStore:
 
 
 class RedisStore:
-    """A server of our own with an append-only file that is flushed every second, beside a SQLite file that waits for
-    the disk. The memory of the server counts."""
+    """Our own Redis server, with an append-only file that is flushed every second, and a SQLite file that waits for the
+    disk. The size is the memory of the Redis server."""
 
     name = "Redis"
 
@@ -352,7 +354,7 @@ async def measure(store: Store, sizes: list[int], rounds: int, report: Report, b
 
 
 async def measure_broad(store: Store, size: int, rounds: int, table: Table) -> None:
-    """The same on many hosts instead of one: a take then goes round them."""
+    """Measure a crawl of many hosts instead of one; each take then rotates over the hosts."""
     async with opened(settings_of(store), upgrade=True) as app:
         rig = await rig_of(app, BROAD, store.server)
         await rig.grow(size)
@@ -382,7 +384,8 @@ def add_rows(table: Table, label: str, rig: Rig) -> None:
 
 
 def bytes_row(store: Store, size: int) -> list[str | int | float | None]:
-    """A waiting URL has a fate and a place in the frontier; a settled one keeps its fate."""
+    """Return the row with the bytes per URL. A waiting URL has a row in `fate` and one in the frontier; a settled URL
+    has only its row in `fate`."""
     if isinstance(store, RedisStore):
         return store.bytes_row(size)
     sizes = store.sizes()

@@ -1,6 +1,6 @@
-"""Policies on many hosts through one worker: how many pages it fetches when all of them are as important, and when that
-differs from host to host. Every host is requested once per second, so the number of hosts is the maximum number of
-pages per second."""
+"""Policies on many hosts through one worker: how many pages the worker fetches if all policies have the same priority,
+and if priorities differ by host. Every host is requested once per second, so the number of hosts is the maximum number
+of pages per second."""
 
 import asyncio
 import statistics
@@ -31,15 +31,15 @@ from tests.support.programs import ServerUnavailable
 HOSTS, POLICIES = 100, 4_000
 SECONDS, FEW_SECONDS = 24, 8
 MANY_HOSTS, JOBS, FEW_JOBS, COMMITS = 10_000, 1_000_000, 20_000, 100
-FIRST_SECONDS = 4  # not counted, because robots.txt has the first slot of every host
+FIRST_SECONDS = 4  # not counted, because the request for robots.txt uses the first slot of every host
 EXTEND_EVERY = 2.0
 PRIORITIES: dict[str, Callable[[int], int]] = {"equal": lambda host: 50, "by host": lambda host: host % 101}
 ABOUT = (
-    f"{POLICIES:,} due policies on {HOSTS} hosts, which run through the page slots of one worker, with one request "
-    "per second to each host. A grant is one lease of a job. One grant per page is the ideal; more means that jobs "
-    "were leased and released without being run. The first page of each host needs two, because robots.txt used the "
-    "first slot. The second table measures commits that lease 50 jobs each, among many jobs on many hosts, with "
-    "priorities that differ by host."
+    f"{POLICIES:,} due policies on {HOSTS} hosts run through the page slots of one worker, with one request per second "
+    "to each host. A grant is one lease of a job. One grant per page is the ideal; a higher number means that jobs "
+    "were leased and released without being run. The first page of each host needs two grants, because the request "
+    "for robots.txt used the first slot. The second table measures commits that lease 50 jobs each, from many jobs on "
+    "many hosts, with priorities that differ by host."
 )
 
 
@@ -47,9 +47,11 @@ def run(options: Namespace) -> Report:
     """Measure both kinds of priorities on each driver."""
     report = Report("hosts", ABOUT)
     table = report.table(
-        "Policies on many hosts", "store", "priorities", "pages per second", "grants for each page", "hosts asked"
+        "Policies on many hosts", "store", "priorities", "pages per second", "grants per page", "hosts requested"
     )
-    leases = report.table("Leases among many hosts", "store", "waiting jobs", "hosts", "ms a commit", "jobs a commit")
+    leases = report.table(
+        "Leases among many hosts", "store", "waiting jobs", "hosts", "ms per commit", "jobs per commit"
+    )
     seconds = FEW_SECONDS if options.short else SECONDS
     for driver in options.drivers:
         for priorities in PRIORITIES:
@@ -78,7 +80,7 @@ async def measured(store: Store, priorities: str, seconds: int) -> list[Cell]:
 
 
 async def leased(store: Store, count: int) -> list[Cell]:
-    """Lease again and again; nothing is fetched, so each host is asked for as many slots as it has."""
+    """Lease jobs again and again. Nothing is fetched, so the leases reserve all slots that the hosts have."""
     async with opened(settings_of(store), upgrade=True) as app:
         for first in range(0, count, 10_000):
             await app.queue.enqueue([job_at(place) for place in range(first, first + 10_000)])
@@ -100,7 +102,7 @@ def job_at(place: int) -> NewJob:
 
 
 async def grants_of_done(tx: Tx) -> float:
-    """Return how often a finished job was leased, on average."""
+    """Return how many times a finished job was leased, on average."""
     found = await tx.all(
         "newest_jobs", before=None, scan=10 * POLICIES, limit=10 * POLICIES, state="done", kind=None, lane=None
     )
@@ -124,7 +126,7 @@ async def make_policies(app: App, site: "Site", priorities: str) -> None:
 
 @asynccontextmanager
 async def working(app: App) -> AsyncIterator[None]:
-    """The page slots of a worker, with their leases extended."""
+    """Run the page slots of a worker, and extend their leases."""
     work = page_job_executor(app)
     slots = app.settings.crawl.max_concurrent_curl
 
@@ -154,7 +156,7 @@ async def working(app: App) -> AsyncIterator[None]:
 
 
 class Site:
-    """One small site at many addresses of this machine: each is a host of its own."""
+    """One small site at many addresses of this machine; each address is a separate host."""
 
     def __init__(self) -> None:
         self.pages: dict[str, int] = {}

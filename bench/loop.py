@@ -1,4 +1,4 @@
-"""How long requests at their limits keep a controller from serving others."""
+"""How long requests of the maximum size keep a controller from serving other requests."""
 
 import asyncio
 import gc
@@ -14,8 +14,8 @@ from tests.support.requests_at_limits import MeasuredRequest, measured_requests
 from tests.support.servers import Servers
 
 ABOUT = (
-    "One controller without workers. For each request, the table shows the longest callback of the event loop, in "
-    "CPU time of its thread. While a callback runs, no other request is served. The limit is 50 ms."
+    "One controller without workers. For each request, the table shows the longest callback in the event loop, as CPU "
+    "time of the thread. While a callback runs, the controller serves no other request. The project's limit is 50 ms."
 )
 NODES = 500
 SLOWEST = 25
@@ -23,7 +23,7 @@ ID = re.compile(r"\b([a-z]{3})_[0-9A-Z]{20,}")
 
 
 def run(options: Namespace) -> Report:
-    """Measure every request on each database, each time on a new one."""
+    """Measure every request on SQLite and PostgreSQL, with a new database for each run."""
     reps = options.reps or (1 if options.short else 3)
     report, load = Report("loop", ABOUT), os.getloadavg()[0]
     gc.freeze()  # as `shoal serve` does
@@ -40,16 +40,17 @@ def run(options: Namespace) -> Report:
     table.rows += [[request, *values] for request, values in found[:SLOWEST]]
     rest = max(max(values) for _, values in found[SLOWEST:])
     table.notes.append(
-        f"Medians and highest values of {reps} runs with {NODES} nodes; no other request took more than {show(rest)}"
-        " ms. Other processes do not count, but they slow a thread down, and a pause of the garbage collector falls on"
-        " whichever request it meets: the highest values show this noise. The load of the machine was"
+        f"Medians and highest values of {reps} runs with {NODES} nodes; no request that is not listed took more than"
+        f" {show(rest)} ms. CPU time of other processes is not included, but they slow the thread down; and a pause of"
+        " the garbage collector is added to the request that is running at that moment. The highest values show this"
+        " noise. The load of the machine was"
         f" {load:.1f} before and {os.getloadavg()[0]:.1f} after the runs."
     )
     return report
 
 
 def milliseconds(runs: Sequence[MeasuredRequest]) -> tuple[float, float]:
-    """Return the median and the highest value of one request."""
+    """Return the median and the highest value of one request, over all runs."""
     values = [one.seconds * 1e3 for one in runs]
     return median(values), max(values)
 

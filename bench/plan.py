@@ -1,5 +1,6 @@
-"""Policies, events and bots at size: a scheduler's pass over many policies, events on their way to a receiver, and bots
-that pull and push over HTTP. Everything runs in this process, on the real store; every commit waits for the disk."""
+"""Many policies, events and bots: one pass of the scheduler over many policies, the delivery of events to a receiver,
+and bots that pull and push over HTTP. Everything runs in this process, on the real store; every commit waits for the
+disk."""
 
 import asyncio
 import time
@@ -38,22 +39,22 @@ POLICIES, FEW_POLICIES = 1_000_000, 20_000
 DUE = 100  # one policy in this many is due
 EVENTS, FEW_EVENTS = 10_000, 500
 PAIRS, FEW_PAIRS = {1: 2_000, 20: 20_000}, {1: 50, 20: 400}
-BOTS = (1, 16)  # concurrent bots: commits of several are flushed to disk together
+BOTS = (1, 16)  # concurrent bots: the commits of several bots are flushed to disk together
 AT_ONCE = 1_000
 ABOUT = (
-    "A pass of the scheduler creates the jobs of all due policies, one policy in a hundred. Each event is appended, "
-    "numbered, put into a webhook's queue and delivered to a receiver in this process. Bots pull jobs over HTTP and "
-    "push their results; the batch is the number of jobs in one request. CPU time is that of this process, which "
-    "includes the client and the receiver."
+    "One pass of the scheduler creates the jobs of all due policies; one policy in a hundred is due. Each event is "
+    "appended, numbered, put into a webhook's queue and delivered to a receiver in this process. Bots pull jobs over "
+    "HTTP and push their results; the batch is the number of jobs in one request. The CPU time is the time of this "
+    "process, which includes the client and the receiver."
 )
 
 
 def run(options: Namespace) -> Report:
     """Measure plans, events and bots on each driver."""
     report = Report("plan", ABOUT)
-    passes = report.table("A pass of the scheduler", "store", "policies", "jobs made", "seconds", "CPU seconds")
-    events = report.table("Events", "store", "events", "told per second", "delivered per second", "CPU µs")
-    bots = report.table("Bots", "store", "bots", "batch", "calls per second", "jobs per second", "CPU µs of a job")
+    passes = report.table("One pass of the scheduler", "store", "policies", "jobs created", "seconds", "CPU seconds")
+    events = report.table("Events", "store", "events", "appended per second", "delivered per second", "CPU µs")
+    bots = report.table("Bots", "store", "bots", "batch", "calls per second", "jobs per second", "CPU µs per job")
     for driver in options.drivers:
         try:
             with opened_store(driver) as store:
@@ -74,7 +75,7 @@ async def measured(store: Store, short: bool, rows: tuple[list[list[Cell]], ...]
 
 
 async def schedule(app: App, count: int) -> list[Cell]:
-    """One in a hundred is due now, the others in a year."""
+    """Create policies: one in a hundred is due now, the others are due in a year."""
     far = PolicyForm.read({"url": "http://example.org/", "frequency": "366d"})
     store = PolicyStore()
     now = app.clock.micros()
@@ -172,7 +173,7 @@ class _Answer:
 
 @asynccontextmanager
 async def line_to(port: int) -> AsyncIterator[Post]:
-    """One connection that stays open, as cheap as a client can be."""
+    """One connection that stays open, with as little client CPU time as possible."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
 
     async def post(path: str, body: object) -> dict[str, Any]:

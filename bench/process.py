@@ -1,4 +1,4 @@
-"""Measured processes: what a command and all its children cost, and what a running server has cost so far."""
+"""Measured processes: the cost of a command with all its children, and the cost of a running server so far."""
 
 import os
 import resource
@@ -18,7 +18,7 @@ TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Cost:
-    """The resources used by a process and its children. `memory` is the peak of the largest of them, in bytes."""
+    """The resources used by a process and its children. `memory` is the peak of the largest process, in bytes."""
 
     wall: float
     cpu: float
@@ -32,7 +32,7 @@ def cores() -> list[int]:
 
 
 def pinned(command: Sequence[str], on: Sequence[int]) -> list[str]:
-    """The command on these cores, where the machine can say so."""
+    """Return a command that runs on these cores, or the command itself if the machine has no `taskset`."""
     if not on or shutil.which("taskset") is None:
         return list(command)
     return ["taskset", "-c", ",".join(map(str, on)), *command]
@@ -46,8 +46,8 @@ def measure(
     folder: Path | None = None,
     log: Path | None = None,
 ) -> Cost:
-    """Run a command to completion. It gets a session of its own, so that one that hangs can be ended with its
-    children."""
+    """Run a command to completion. The command gets its own process session, so that a hanging command can be ended
+    together with its children."""
     with (log or Path(os.devnull)).open("w") as errors:
         began = time.perf_counter()
         process = subprocess.Popen(
@@ -72,8 +72,8 @@ def measure(
 
 
 def own_peak_memory() -> int:
-    """Return the peak memory of this process in bytes. `Cost.memory` also counts what the process that started it had
-    by then, because a new process begins as a copy of it."""
+    """Return the peak memory of this process in bytes. `Cost.memory` may be higher: a new process begins as a copy of
+    the process that starts it, so the memory of that process counts as well."""
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -82,7 +82,7 @@ def own_peak_memory() -> int:
 
 
 class ServerCpu:
-    """The CPU time of a server: its first process, what it started, and what of that has ended."""
+    """The CPU time of a server: of its first process, and of all child processes, including those that have ended."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -94,7 +94,7 @@ class ServerCpu:
 
 
 def _times(pid: int) -> list[int]:
-    """User and system time of a process, and of those of its children that were waited for."""
+    """Return the user and system time of a process and of its children that have ended."""
     fields = _stat(pid)
     return [int(field) for field in fields[11:15]] if fields else [0, 0, 0, 0]
 
@@ -111,5 +111,5 @@ def _stat(pid: int) -> list[str]:
         return []
 
 
-# Linux counts kilobytes, others bytes.
+# Linux reports kilobytes; other systems report bytes.
 _MAXRSS_UNIT = 1024 if os.uname().sysname == "Linux" else 1

@@ -1,4 +1,4 @@
-"""The queue: no-op jobs through a real worker, store calls by the batch, pick-up, backlogs, and work that was killed.
+"""The queue: no-op jobs through a real worker, store calls in batches, pick-up time, backlogs, and killed workers.
 
 Jobs are page jobs that fetch nothing (`bench.peers.jobs`). With `--queues DIR`, a comparison that uses our adapter
 (`DIR/compare.py`) is run as well, and its table is included.
@@ -46,14 +46,15 @@ SLOW_JOBS = 8
 PATIENCE_SECONDS = 120.0
 TAKER = LeaseRequest("bench", ["page"])
 ABOUT = (
-    "No-op jobs through `shoal worker` and its page child; the same store calls without a worker, `finish_and_lease` "
-    "of as many jobs as the batch says, every call a commit that waits for the disk; how soon an idle worker begins a "
-    "job that was enqueued; and how soon the jobs of a worker that got SIGKILL run again at the default lease times."
+    "Four measurements: (1) no-op jobs run through `shoal worker` and its page child; (2) the same store calls without "
+    "a worker, where each `finish_and_lease` call handles one batch and is a commit that waits for the disk; (3) how "
+    "soon an idle worker starts a newly enqueued job; (4) with the default lease times, how soon the jobs of a worker "
+    "killed with SIGKILL run again."
 )
 
 
 class Store:
-    """A store of jobs, and the Redis server that carries its lanes, if there is one."""
+    """A store of jobs, and the Redis server with its lanes, if there is one."""
 
     def __init__(self, name: str, url: str, version: str, server: ServerCpu | None, redis: RedisStore | None) -> None:
         self.name = name if redis is None else f"{name}, lanes on Redis"
@@ -69,23 +70,23 @@ class Store:
         return bool(self._servers)
 
     def seconds(self) -> float:
-        """The CPU time of its servers."""
+        """Return the CPU time of the store's servers."""
         return sum(server.seconds() for server in self._servers)
 
 
 @contextmanager
 def opened_queue(driver: str) -> Iterator[Store]:
-    """Open `sqlite` or `postgres`; with `+redis` a Redis server carries the lanes."""
+    """Open `sqlite` or `postgres`; with `+redis`, the lanes are in a Redis server."""
     name, _, lanes = driver.partition("+")
     with ExitStack() as opened_here:
         store = opened_here.enter_context(opened_store(name))
         redis = opened_here.enter_context(opened_store(lanes)) if lanes else None
-        assert redis is None or isinstance(redis, RedisStore), "only Redis carries lanes"
+        assert redis is None or isinstance(redis, RedisStore), "lanes can be moved only to Redis"
         yield Store(store.name, store.url, store.version, store.server, redis)
 
 
 def drivers(names: Sequence[str]) -> list[str]:
-    """Return the stores to measure, each beside itself with lanes on Redis if that is wanted."""
+    """Return the stores to measure. If `names` has `redis`, each store is measured without and with lanes in Redis."""
     stores = [name for name in names if name != "redis"]
     return [driver for name in stores for driver in ([name, f"{name}+redis"] if "redis" in names else [name])]
 
@@ -129,11 +130,11 @@ def worker(store: Store, log: Log, **more: str) -> "Iterator[subprocess.Popen[by
 
 
 def run(options: Namespace) -> Report:
-    """Measure the queue on each driver, and beside its peers if there are any."""
+    """Measure the queue on each driver, and compare it with other queues if `--queues` is given."""
     report = Report("queue", ABOUT)
     through = Table("Through a worker", ["store", "jobs", "jobs per second", "worker CPU µs", "server CPU µs"])
-    picked = Table("Pick-up of an idle worker, ms", ["store", "worker", "p50", "p99", "longest"])
-    killed = Table("Killed work", ["store", "jobs under way", "runs again after, s"])
+    picked = Table("Time until an idle worker starts a new job, ms", ["store", "worker", "p50", "p99", "longest"])
+    killed = Table("Killed work", ["store", "running jobs", "run again after, s"])
     for driver in drivers(options.drivers):
         try:
             with opened_queue(driver) as store, tempfile.TemporaryDirectory(prefix="shoal-bench-") as folder:
@@ -158,7 +159,7 @@ def run(options: Namespace) -> Report:
 
 
 def through_worker(store: Store, log: Log, count: int) -> list[str | int | float | None]:
-    """The second of two loads: by then worker and child are warm."""
+    """Measure the second of two loads, when the worker and its child are warm."""
     with worker(store, log) as process:
         ask(store, lambda app: jobs.in_batches(app.queue, 100))
         log.wait_for(100)
@@ -198,7 +199,7 @@ async def timed_within(store: Store, log: Log, count: int) -> tuple[float, float
 
 @asynccontextmanager
 async def within(store: Store) -> AsyncIterator[App]:
-    """A worker in this process, as `shoal serve --workers 1` has one."""
+    """A worker in this process, like the worker of `shoal serve --workers 1`."""
     loaded, signals = load(store.flags), Signals()
     async with opened(loaded.settings, signals) as app, workers_of(app, loaded, store.flags, 1, jobs.CHILD) as [node]:
         working = asyncio.create_task(node.run())
@@ -235,7 +236,7 @@ def killed_work(store: Store, log: Log) -> list[str | int | float | None]:
         log.wait_for(1)
         first = min(began for _, began in log.began()) - at
         process.send_signal(signal.SIGTERM)
-        process.send_signal(signal.SIGTERM)  # its shutdown is slow and not worth waiting for
+        process.send_signal(signal.SIGTERM)  # the shutdown is slow, and nothing depends on it
     return [store.name, SLOW_JOBS, first]
 
 
@@ -244,7 +245,7 @@ async def calls(store: Store, backlogs: tuple[int, ...], report: Report) -> None
     table = report.table(f"Finish and lease on {store.name}", *columns)
     async with opened(settings_of(store), upgrade=True) as app:
         while (await app.queue.recovery.repair_lanes()).more:
-            pass  # begins the lanes, as a controller does
+            pass  # creates the lanes, as a controller does
         waiting = 0
         for backlog in backlogs:
             await jobs.in_batches(app.queue, backlog - waiting)
@@ -257,8 +258,8 @@ async def calls(store: Store, backlogs: tuple[int, ...], report: Report) -> None
 
 
 async def turns(app: App, store: Store, batch: int) -> Spent:
-    """Finish the jobs of a batch and lease as many, in one commit. `page_jobs/ingest.py` does so in the commit that
-    stores the results of a page child; here there are no results."""
+    """Finish the jobs of a batch and lease the same number of new jobs, in one commit. `page_jobs/ingest.py` makes
+    these calls in the commit that stores the results of a page child; here, there are no results."""
     spent = Spent()
     held: list[Lease] = (await app.queue.finish_and_lease([], TAKER, batch)).leases
     server, client, wall = store.seconds(), time.process_time(), time.perf_counter()
@@ -285,7 +286,7 @@ def settings_of(store: Store) -> Settings:
 
 
 def beside(folder: Path, short: bool) -> Table:
-    """The table of a comparison of queues, which has its own servers and peers."""
+    """Run a comparison of queues, which has its own servers and peers; return its table."""
     home = Path(os.environ.get("BENCH_HOME") or Path(tempfile.gettempdir()) / "shoal-bench")
     command = [str(home / "venv" / "servers" / "bin" / "python"), str(folder / "compare.py")]
     command += ["-n", "500" if short else "5000", "--peer", f"shoal={sys.executable} {ADAPTER}"]
@@ -294,6 +295,7 @@ def beside(folder: Path, short: bool) -> Table:
     table = Table("Compared with other queues", lines[0] if lines else [])
     table.rows += [list(line) for line in lines[1:]]
     table.notes.append(
-        "PostgreSQL waits until the disk has each commit; the Redis servers of the other queues store nothing on disk."
+        "PostgreSQL waits until the disk has stored each commit; the Redis servers of the other queues store nothing "
+        "on disk."
     )
     return table

@@ -1,5 +1,5 @@
-"""Rendering: pages per second and memory with five pages at once, beside Playwright and Crawlee on the same pages; and
-what `--render auto` costs on a site that needs no browser."""
+"""Rendering: pages per second and memory with five pages at the same time, compared with Playwright and Crawlee on the
+same pages; and the cost of `--render auto` on a site that needs no browser."""
 
 import json
 import os
@@ -27,8 +27,9 @@ PAGES, SHORT_PAGES, AT_ONCE, REPS = 60, 40, 5, 3
 STATIC_PAGES, STATIC_REPS = 2000, 5
 ABOUT = (
     "Each page loads a script, which makes three requests one after the other, counts to two million and builds 200 "
-    "elements. Five at once, each in a context of its own; memory is the proportional set size of the whole process "
-    "tree. Shoal's browser goes through its proxy, and every request is checked. Medians of {} runs, in turns."
+    "elements. Five pages are rendered at the same time, each in its own context; memory is the proportional set size "
+    "of the whole process tree. Shoal's browser uses Shoal's proxy, and every request is checked. The drivers take "
+    "turns; figures are medians of {} runs."
 )
 SCRIPT = b"""(async () => {
   for (let i = 0; i < 3; i++) await (await fetch("/data/" + i)).text();
@@ -86,7 +87,9 @@ def run(options: Namespace) -> Report:
 
 
 def beside(report: Report, base: str, pages: int, reps: int) -> None:
-    table = report.table("Five pages at once", "driver", "browser", "pages/s", "to Playwright on it", "memory MB")
+    table = report.table(
+        "Five pages at the same time", "driver", "browser", "pages/s", "relative to Playwright", "memory MB"
+    )
     found = {name: shutil.which(name) for name in ("chromium-headless-shell", "chromium")}
     rows = [
         (driver, name, str(binary_behind(Path(path))))
@@ -114,7 +117,7 @@ def beside(report: Report, base: str, pages: int, reps: int) -> None:
 
 
 def one(driver: str, binary: str, base: str, pages: int) -> dict[str, float] | None:
-    """Run one driver in its own environment; None if it cannot be had."""
+    """Run one driver in its own environment; return None if the driver cannot be installed or run."""
     python = sys.executable if driver == "shoal" else environment(driver)
     if python is None:
         return None
@@ -130,7 +133,7 @@ def one(driver: str, binary: str, base: str, pages: int) -> dict[str, float] | N
 
 
 def environment(driver: str) -> str | None:
-    """Return the Python of a peer's environment, which is made once."""
+    """Return the Python of a driver's environment; create the environment if it does not exist."""
     folder = HOME / driver
     python = folder / "bin" / "python"
     if not (folder / "ready").exists():
@@ -143,7 +146,7 @@ def environment(driver: str) -> str | None:
 
 
 def static(report: Report, base: str, reps: int) -> None:
-    table = report.table("A site that needs no browser", "--render", "wall s", "CPU s", "wall to never")
+    table = report.table("A site that needs no browser", "--render", "wall s", "CPU s", "wall relative to never")
     costs: dict[str, list[tuple[float, float]]] = {"never": [], "auto": []}
     for _ in range(reps):
         for mode, found in costs.items():
@@ -160,5 +163,6 @@ def static(report: Report, base: str, reps: int) -> None:
         wall = median(wall for wall, _ in found)
         table.rows.append([mode, wall, median(cpu for _, cpu in found), ratio(wall, never)])
     table.notes.append(
-        f"{STATIC_PAGES:,} pages at speed `max`, one core for the crawler. Medians of {reps} runs, in turns."
+        f"{STATIC_PAGES:,} pages at speed `max`, one core for the crawler. The modes take turns; figures are medians "
+        f"of {reps} runs."
     )

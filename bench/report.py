@@ -1,6 +1,7 @@
 """Benchmark reports: Markdown tables, JSON, docs/benchmarks.md, and a description of the machine.
 
-A figure is a median, and tables are compared by ratios. Nothing here names the machine or a place on it.
+Figures are medians, and tables are compared by ratios. A report contains neither the name of the machine nor paths on
+it.
 """
 
 import json
@@ -28,7 +29,7 @@ table, and treat ratios below two as noise.
 
 @dataclass
 class Table:
-    """Rows under one heading, with what has to be known to read them."""
+    """Rows under one heading, with notes that explain them."""
 
     title: str
     columns: Sequence[str]
@@ -93,7 +94,7 @@ def write_json(reports: Sequence[Report], file: Path) -> None:
 
 
 def write_page(reports: Sequence[Report], page: Path) -> None:
-    """Put these reports into the page; those of other benchmarks stay."""
+    """Put these reports into the page; the sections of other benchmarks stay unchanged."""
     sections = _sections(page.read_text("utf-8")) if page.exists() else {}
     sections |= {report.name: report.markdown() for report in reports}
     page.parent.mkdir(parents=True, exist_ok=True)

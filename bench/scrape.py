@@ -1,4 +1,4 @@
-"""`POST /api/v1/scrape`: how much later its answer comes than that of the page."""
+"""`POST /api/v1/scrape`: how much longer the request takes than the fetch of the page."""
 
 import json
 import tempfile
@@ -14,10 +14,10 @@ from bench.report import Report
 
 FORMATS = (["json"], ["html"], ["text"], ["markdown"], ["links"], ["markdown", "html", "text", "links", "json"])
 ABOUT = (
-    "A controller with a worker (`serve --workers 1`) on a SQLite file, and a page of 26 KB with 60 links on the same "
-    "machine, requested again and again. The time above the fetch is the time of the whole request minus "
-    "`duration_ms` in the page record. There is no delay between requests to a host (`SHOAL_PAGE_SPEED=max`); the "
-    "default is one second, even for hosts on this machine."
+    "A controller with a worker (`serve --workers 1`) on a SQLite file gets requests for the same page again and "
+    "again. The page has 26 KB and 60 links, and is served on the same machine. The overhead is the time of the whole "
+    "request minus the time of the fetch (`duration_ms` in the page record). There is no delay between requests to a "
+    "host (`SHOAL_PAGE_SPEED=max`); the default is one second, even for hosts on this machine."
 )
 
 
@@ -25,7 +25,7 @@ def run(options: Namespace) -> Report:
     """Measure scrapes."""
     times = 20 if options.short else 200
     report = Report("scrape", f"{ABOUT} {times} requests per row.")
-    table = report.table("One page", "formats", "p50 ms", "p95 ms", "p50 above the fetch", "p95 above the fetch")
+    table = report.table("One page", "formats", "p50 ms", "p95 ms", "p50 overhead ms", "p95 overhead ms")
     with tempfile.TemporaryDirectory(prefix="shoal-bench-") as name:
         folder, port = Path(name), free_port()
         site.write(folder / "site", 1, f"http://127.0.0.1:{port}")
@@ -36,7 +36,7 @@ def run(options: Namespace) -> Report:
         ):
             for formats in FORMATS:
                 body = json.dumps({"url": f"{page.base}/", "formats": formats})
-                seconds = [scrape(shoal, body) for _ in range(times + 5)][5:]  # the first ones start the page child
+                seconds = [scrape(shoal, body) for _ in range(times + 5)][5:]  # the first requests start the page child
                 whole, above = (quantiles(one, n=20) for one in zip(*seconds, strict=True))
                 row = [1e3 * value for value in (whole[9], whole[18], above[9], above[18])]
                 table.rows.append([", ".join(formats), *row])
@@ -44,7 +44,7 @@ def run(options: Namespace) -> Report:
 
 
 def scrape(port: int, body: str) -> tuple[float, float]:
-    """Return the seconds of one request, and those of them that are not the fetch of the page."""
+    """Return the seconds of one request, and how many of these seconds are not spent on the fetch of the page."""
     connection = HTTPConnection("127.0.0.1", port, timeout=60)
     began = time.perf_counter()
     connection.request("POST", "/api/v1/scrape", body, {"Content-Type": "application/json"})

@@ -1,7 +1,9 @@
-"""A site to crawl, written as files: a tree of pages with links across it, the same bytes for the same number of pages.
+"""A site to crawl, written as files: a tree of pages with additional links across the tree. For the same number of
+pages, the files are always identical.
 
-Every page has about 26 KB of text and markup and 60 links: to its children, to pages anywhere, to itself, to other
-hosts (none of which exist), to what is not a page, and to a folder that robots.txt forbids. Every page can be reached.
+Every page has about 26 KB of text and markup and 60 links: to its children, to random pages, to itself, to other hosts
+(none of which exist), to resources that are not pages, and to a folder that robots.txt forbids. Every page can be
+reached.
 """
 
 import random
@@ -9,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CHILDREN = 8
-CROSS = 22  # links to pages anywhere
-AGAIN = 10  # links that repeat others on the page
+CROSS = 22  # links to random pages
+AGAIN = 10  # links that repeat earlier links on the page
 OUTSIDE = 18  # links to other hosts
 FOLDERS = 40
 FORBIDDEN = 3  # pages that robots.txt forbids
@@ -50,7 +52,8 @@ def path_of(number: int) -> str:
 
 
 def write(folder: Path, count: int, base: str) -> None:
-    """Write the site that is served at `base` into an empty folder; a mark is written last, when all is there."""
+    """Write the site that is served at `base` into an empty folder. A marker file is written last, when the site is
+    complete."""
     for name in ["private", *(f"f{number}" for number in range(FOLDERS))]:
         (folder / name).mkdir(parents=True)
     for number, text in enumerate(pages(count, base)):
@@ -94,7 +97,7 @@ def _section(name: str, links: list[str], sentences: list[str], chance: random.R
 
 
 def _links(number: int, count: int, base: str, chance: random.Random) -> list[str]:
-    """Addresses in all the forms in which sites write them."""
+    """Return addresses in all the forms in which sites write them."""
     children = range(number * CHILDREN + 1, min(count, (number + 1) * CHILDREN + 1))
     targets = [*children, *(chance.randrange(count) for _ in range(CROSS + CHILDREN - len(children)))]
     targets += chance.choices(targets, k=AGAIN)

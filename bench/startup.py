@@ -26,7 +26,10 @@ COMMANDS = {
     "shoal --help": [SHOAL, "--help"],
     "shoal crawl --help": [SHOAL, "crawl", "--help"],
 }
-ABOUT = "Runs one after the other on one core, files in memory. CPU counts the launcher and all it starts."
+ABOUT = (
+    "The commands run one after the other on one core, with all files in memory. CPU is the time of the launcher and "
+    "of all processes that it starts."
+)
 PAGE = b"<!DOCTYPE html><title>One page</title><p>Nothing else."
 
 
@@ -42,7 +45,7 @@ def run(options: Namespace) -> Report:
     """Measure starts."""
     reps = options.reps or (SHORT_REPS if options.short else REPS)
     report = Report("startup", f"{ABOUT} Medians of {reps} runs.")
-    table = report.table("Commands", "command", "CPU ms", "wall ms", "to python -c pass")
+    table = report.table("Commands", "command", "CPU ms", "wall ms", "relative to python -c pass")
     bare = 0.0
     for name, command in COMMANDS.items():
         bare = add_command(table, name, command, reps, bare)
@@ -51,7 +54,7 @@ def run(options: Namespace) -> Report:
 
 
 def add_command(table: Table, name: str, command: Sequence[str], reps: int, bare: float) -> float:
-    """Add a row; return the CPU time of the first command, with which the others are compared."""
+    """Add a row; return the CPU time of the first command, with which the other commands are compared."""
     costs = [measure(command, on=cores()[:1]) for _ in range(reps + 1)][1:]
     failed = [cost.code for cost in costs if cost.code]
     if failed:
@@ -64,8 +67,8 @@ def add_command(table: Table, name: str, command: Sequence[str], reps: int, bare
 def first_page(report: Report, reps: int) -> None:
     table = report.table("A crawl of one page", "moment", "ms")
     moments: dict[str, list[float]] = {
-        "robots.txt is asked for": [],
-        "the page is asked for": [],
+        "robots.txt is requested": [],
+        "the page is requested": [],
         "the end": [],
         "CPU": [],
     }

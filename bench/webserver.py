@@ -1,8 +1,8 @@
-"""The site on the wire: nginx where it is installed, else a small server of our own.
+"""The web server for the site: nginx if it is installed, otherwise our own small server.
 
-Both keep a log of one `STATUS PATH` a line, so that requests are counted by the server and not by the crawler.
+Both servers write a log with one `STATUS PATH` per line, so that the server counts the requests, not the crawler.
 
-    python -m bench.webserver FOLDER PORT LOG     our own server, as nginx would be started
+    python -m bench.webserver FOLDER PORT LOG     runs our own server
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from bench.process import pinned
 
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 20.0
-FLUSH_SECONDS = 0.1  # how often our own server writes its log
+FLUSH_SECONDS = 0.1  # interval at which our own server writes its log
 TYPES = {".html": "text/html; charset=utf-8", ".txt": "text/plain"}
 # When nginx is started by root, its worker runs as a user that may not read our folders.
 NGINX = """
@@ -57,7 +57,7 @@ class Served:
     log: Path
 
     def asked(self) -> list[str]:
-        """The paths that were answered with a page, in the order of the answers."""
+        """Return the paths whose response was a page, in the order of the responses."""
         time.sleep(3 * FLUSH_SECONDS)
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return [line[4:] for line in lines if line.startswith("200 ")]
@@ -114,7 +114,7 @@ def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 class Connection(asyncio.Protocol):
-    """Answers GET requests, one after the other, for as long as the client stays."""
+    """Answers GET requests, one after the other, until the client closes the connection."""
 
     def __init__(self, folder: Path, log: list[str]) -> None:
         self._folder = folder

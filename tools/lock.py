@@ -1,7 +1,8 @@
-"""Resolve the dependencies again and write the locks: `locks/plain.lock` for `shoal` alone, one for each extra with the
-packages of that extra, and `locks/dev.lock` for developers. A package has one version in all of them.
+"""Resolve the dependencies again and write the lock files: `locks/plain.lock` for `shoal` without extras, one file for
+each extra with the packages of that extra, and `locks/dev.lock` for developers. A package has the same version in all
+lock files.
 
-python -m tools.lock [--keep]    --keep: keep the versions of the locks that exist, unless they do not fit any more
+    python -m tools.lock [--keep]    --keep: keep the versions in the lock files if they still meet the requirements
 """
 
 import subprocess

@@ -1,4 +1,4 @@
-"""The man page, made from the commands, like `docs/reference/cli.md`."""
+"""Generates the man page from the commands, like `docs/reference/cli.md`."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from shoal.cli.root import COMMANDS
 COMMON = ("server", "token", "token_file", "store", "as_json")  # parameters that most commands have
 VARIABLES = ("DATABASE_URL", "SHOAL_SERVER", "SHOAL_TOKEN", "SHOAL_TOKEN_FILE", "SHOAL_LISTEN", "SHOAL_DATA_DIR")
 FILES = (
-    ("shoal.toml, .env", "Settings, in the current folder; SHOAL_CONFIG names another shoal.toml."),
+    ("shoal.toml, .env", "Settings, read from the current folder. SHOAL_CONFIG can name a different shoal.toml."),
     ("$XDG_DATA_HOME/shoal/", "The default store. XDG_DATA_HOME defaults to ~/.local/share."),
 )
 
@@ -35,7 +35,7 @@ def man_page() -> str:
         ),
         *_entries([(name, lazy.description) for name, lazy in COMMANDS.items()]),
         ".SH COMMON OPTIONS",
-        _text("Most commands take some of these options; those that print take --json."),
+        _text("Most commands have some of these options; commands that print data have --json."),
         *_options(list_crawls, COMMON),
         *_entries([("--help", "Show the help of a command."), ("--debug", "Show tracebacks.")]),
         ".SH COMMANDS",
@@ -43,7 +43,7 @@ def man_page() -> str:
         ".SH EXIT STATUS",
         *_entries([(str(code), meaning) for code, meaning in sorted(_exit_codes().items())]),
         ".SH ENVIRONMENT",
-        _text("`shoal config show` prints every setting, its value and its source. The most common ones:"),
+        _text("`shoal config show` prints every setting, its value and its source. The most common settings are:"),
         *_entries([(name, CATALOGUE[name].description) for name in VARIABLES]),
         ".SH FILES",
         *_entries(FILES),

@@ -1,6 +1,7 @@
-"""The parts of the package's metadata that depend on where the project is published: URLs, and the links of the README.
+"""The parts of the package metadata that depend on where the project is published: URLs, and the links in the README.
 
-The address is one constant in pyproject.toml, and empty until there is one. Without it, links stay relative.
+The address of the repository is one constant in pyproject.toml. It is empty until the project is published; while it is
+empty, links stay relative.
 """
 
 import re
@@ -13,7 +14,7 @@ PAGES = {"Documentation": "docs/index.md", "Changelog": "CHANGELOG.md", "Securit
 
 
 class PublishedAt(MetadataHookInterface):
-    """`address` in pyproject.toml: where the repository is, without a slash at the end."""
+    """Adds the metadata that contain `address` in pyproject.toml: the URL of the repository, without a final slash."""
 
     def update(self, metadata: dict[str, Any]) -> None:
         address: str = self.config["address"]
@@ -24,7 +25,7 @@ class PublishedAt(MetadataHookInterface):
 
 
 def absolute(text: str, address: str) -> str:
-    """Return Markdown with absolute links to files of the repository."""
+    """Return Markdown whose links to files of the repository are absolute."""
 
     def link(match: re.Match[str]) -> str:
         mark, label, place = match.groups()

@@ -1,7 +1,7 @@
-"""Counts the modules that one page touches in the process that crawls it: `python -m tools.page_walk`.
+"""Counts the modules whose code runs for one page in the crawling process: `python -m tools.page_walk`.
 
-A site on loopback has a chain of pages. Every function of `shoal` that runs between the request for one page and that
-for the page after the next is noted, in all threads: the commit, the take, the fetch, the extraction.
+A site on loopback has a chain of pages. Between the request for one page and the request for the page after the next,
+every call of a function of `shoal` is counted, in all threads: the commit, the take, the fetch, the extraction.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ def main() -> None:
     touched = snapshots[LAST] - snapshots[FIRST]
     for name, count in sorted(touched.items()):
         print(f"{count:6} {name}")
-    print(f"{len(touched)} modules, {sum(touched.values()) // 2} calls for a page")
+    print(f"{len(touched)} modules, {sum(touched.values()) // 2} calls per page")
 
 
 if __name__ == "__main__":

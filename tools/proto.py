@@ -6,7 +6,7 @@ from subprocess import run
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parent.parent
-PACKAGE = "shoal/fleet/wire"  # where the stubs are imported from; protoc knows the file under this path
+PACKAGE = "shoal/fleet/wire"  # the import path of the stubs, which is also the path of the file for protoc
 TARGET = ROOT / "src" / PACKAGE
 
 

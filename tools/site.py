@@ -1,4 +1,4 @@
-"""Builds the documentation site into `site/`, offline, with the packages of `tests/support/mkdocs.lock`.
+"""Builds the documentation site into the folder `site/`, offline, with the packages of `tests/support/mkdocs.lock`.
 
 python -m tools.site [FOLDER]
 """
@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def build(folder: Path) -> subprocess.CompletedProcess[str]:
-    """Build the site; a page that is not in the navigation, and a link that leads nowhere, are failures. (With
-    `--quiet`, MkDocs would not count the warnings that make it strict.)"""
+    """Build the site. The build fails if a page is not in the navigation, or a link leads nowhere. `--quiet` is not
+    used, because MkDocs would then ignore the warnings that make a strict build fail."""
     words = [environment("mkdocs") / "bin" / "mkdocs", "build", "--strict", "--site-dir", folder]
     env = plain_environment() | {"NO_MKDOCS_2_WARNING": "1"}
     return subprocess.run(

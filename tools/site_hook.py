@@ -1,5 +1,5 @@
-"""What the documentation site needs beside `docs/`: pages and files from elsewhere in the repository, and links that
-lead where the site has them. MkDocs calls the functions; see `mkdocs.yml`.
+"""Adds pages and files from other folders of the repository to the documentation site, and changes links so that they
+lead to these pages on the site. MkDocs calls the functions; see `mkdocs.yml`.
 """
 
 import os.path
@@ -13,7 +13,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-FROM_ELSEWHERE = {  # where the site has them: where they are
+FROM_ELSEWHERE = {  # path on the site: path in the repository
     "CHANGELOG.md": ROOT / "CHANGELOG.md",
     "CONTRIBUTING.md": ROOT / "CONTRIBUTING.md",
     "SECURITY.md": ROOT / "SECURITY.md",
@@ -23,7 +23,7 @@ FROM_ELSEWHERE = {  # where the site has them: where they are
 ON_THE_SITE = {place: DOCS / name for name, place in FROM_ELSEWHERE.items()} | {ROOT / "README.md": DOCS / "index.md"}
 CODE_OR_LINK = re.compile(r"^```.*?^```|`[^`\n]*`|(?<!!)\[([^\]]*)\]\(([^)\s]+)\)", re.MULTILINE | re.DOTALL)
 BUILD = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]
-ADDRESS = BUILD["metadata"]["hooks"]["custom"]["address"]  # of the repository; empty until it is published
+ADDRESS = BUILD["metadata"]["hooks"]["custom"]["address"]  # URL of the repository; empty until the project is published
 DIAGRAM = re.compile(r"^```mermaid\n.*?^```\n", re.MULTILINE | re.DOTALL)
 
 
@@ -35,7 +35,8 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Leave diagrams out, which a script from another host would draw: the tables beside them say the same."""
+    """Change the links of a page, and remove its diagrams: they would need a script from a different host, and the
+    tables beside them have the same content."""
     here = FROM_ELSEWHERE.get(page.file.src_uri, DOCS / page.file.src_uri)
     return CODE_OR_LINK.sub(lambda found: _link(found, here, page.file.src_uri), DIAGRAM.sub("", markdown))
 
