@@ -5,8 +5,9 @@ INSERT INTO host (origin) SELECT * FROM unnest(:origin::text[]) AS g (origin) OR
 ON CONFLICT (origin) DO NOTHING;
 
 -- name: reserve_slots
--- Reserve consecutive slots at hosts, the first in :lead or later, as many as are due within :ahead; none at a host whose
--- next slot is later, and none at a host that another commit is reserving: nobody waits, so there are no deadlocks.
+-- Reserve consecutive slots at hosts: the first begins after :lead or later, and all are due within :ahead. A host
+-- whose next slot is later gets none. A host whose row is locked by another commit is skipped: no commit waits, so
+-- there are no deadlocks.
 -- batch: arrays
 WITH free AS (
     SELECT number, greatest(next_at, held_until) AS free_at
