@@ -81,8 +81,8 @@ class HostStore:
         return {row["number"]: row["held_for"] / 1e6 for row in rows if statuses[row["number"]]}
 
     async def _refused(self, tx: Tx, updates: Mapping[int, HostUpdate]) -> dict[int, int]:
-        """Merge the URLs that answered 503 with those that other processes recorded; return updates that put hosts on
-        hold for this reason, with status 503. Locks the rows of all these hosts, in the order of their numbers."""
+        """Merge the URLs that answered 503 with those that other processes recorded; return the hosts to put on hold
+        for this reason, each with the status 503. Locks the rows of all these hosts, in the order of their numbers."""
         if not any(one.refused for one in updates.values()):
             return {}
         kept = {}
