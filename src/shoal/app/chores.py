@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shoal.events.courier import Courier
     from shoal.events.forwarder import Forwarder
 
-FLEET_EVERY = timedelta(seconds=1)  # maximum age of the view of the fleet; maximum delay of commands from other controllers
+FLEET_EVERY = timedelta(seconds=1)  # maximum age of the fleet view; maximum delay of commands from other controllers
 TOKENS_EVERY = timedelta(seconds=10)  # maximum delay until the jobs of an expired token are returned
 JOURNAL_FILES_EVERY = timedelta(seconds=1)  # maximum delay of a journal entry on its way to a file
 
@@ -124,7 +124,7 @@ class Chores:
 
     @cached_property
     def event_file(self) -> Chore | None:
-        """The chore that appends events to a file; None if no file is set."""
+        """The chore that appends events to a file; `None` if no file is set."""
         app, path = self._app, self._app.settings.events.file
         if path is None:
             return None

@@ -97,7 +97,7 @@ def _check_path(store: Path, data_dir: Path, existing: bool) -> None:
     except OSError:  # the driver reports this error
         return
     if not has_folder:
-        fix = "create the folder, or use a file in another one"
+        fix = "create the folder, or use a file in an existing folder"
         raise BadConfig("DATABASE_URL", f"names {store}, whose folder does not exist", fix)
     if existing and not is_there:
         raise NotFound("store", str(store), "choose the store of your crawls with --store or DATABASE_URL")
@@ -108,8 +108,8 @@ _UPGRADED_FIX = "it was upgraded while this process ran: update Shoal and start 
 
 
 class SchemaWatch:
-    """A chore that compares the schema version of the store with that of this program, and calls `stop` once if the
-    store is newer. The process then drains and raises `error`."""
+    """A chore that compares the schema version of the store with the version that this program needs, and calls `stop`
+    once if the store is newer. The process then drains and raises `error`."""
 
     name = "schema watch"
 

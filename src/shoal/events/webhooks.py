@@ -80,7 +80,7 @@ class Webhooks:
             if change.enabled is not None:
                 why = None if change.enabled else "asked"
                 webhook = replace(webhook, enabled=change.enabled, reason=why, failing_since=None, held_until=0)
-            if change.url is not None:  # failures and holds of the old address do not apply to the new one
+            if change.url is not None:  # failures and holds of the old address do not apply to the new address
                 webhook = replace(webhook, url=change.url, failing_since=None, held_until=0)
             return webhook if change.events is None else replace(webhook, events=tuple(change.events))
 
@@ -123,7 +123,7 @@ class Webhooks:
         return await self._database.read(look)
 
     async def replay(self, webhook_id: str, event_id: str, *, audit: AuditHook = no_audit) -> int:
-        """Send one event again, whatever its state."""
+        """Send one event again, regardless of the state of its delivery."""
 
         async def commit(tx: Tx) -> int:
             await self._locked(tx, webhook_id)

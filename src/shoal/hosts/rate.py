@@ -110,7 +110,7 @@ class Slotted(Protocol):
 
 class SlotTiming:
     """Converts reserved slots to the clock of this process. Slots are reserved so far ahead (`lead_seconds`) that the
-    first has not passed when the commit that reserved it has ended, however far away the store is."""
+    first has not passed when the commit that reserved it has ended, even if the store is far away."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

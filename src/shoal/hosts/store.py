@@ -95,7 +95,7 @@ class HostStore:
         return {host: REFUSED for host, urls in kept.items() if concern_host(urls)}
 
     async def robots(self, tx: Tx, origin: str) -> RobotsRecord | None:
-        """Return the stored robots.txt of the host with its age; None if it was never requested."""
+        """Return the stored robots.txt of the host with its age; `None` if robots.txt was never requested."""
         row = await tx.one("host_robots", origin=origin)
         if row is None or row["robots_state"] is None:
             return None

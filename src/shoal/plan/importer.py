@@ -1,4 +1,4 @@
-"""Import policies from a file: validate line by line, then store all of them, none, or only the valid ones."""
+"""Import policies from a file: validate the lines one by one, then store all policies, none, or only the valid ones."""
 
 import asyncio
 import tempfile

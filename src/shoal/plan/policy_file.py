@@ -93,7 +93,7 @@ def write_csv(policies: Iterable[Policy], *, head: bool) -> bytes:
 
 
 def _cell(value: Any) -> Cell:
-    """Return a value as a CSV cell that can be read back without loss, whatever its length."""
+    """Return a value as a CSV cell that can be read back without loss, regardless of its length."""
     if isinstance(value, str | list | dict):
         return plain_text(value if isinstance(value, str) else orjson.dumps(value).decode())
     return cell(value)
