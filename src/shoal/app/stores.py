@@ -123,8 +123,9 @@ class Stores:
         return (ThreadRedis if self._dialect == "sqlite" else LoopRedis)(settings)
 
     async def check_redis(self) -> None:
-        """Raise an error if the server could evict URLs or jobs. If the server cannot be reached now, only emit a
-        warning: it may come back, and calls that need it fail until then."""
+        """Raise an error if Shoal cannot use the Redis server: it could evict URLs or jobs, is too old, or is a
+        replica. If the server cannot be reached now, only emit a warning: it may come back, and calls that need it fail
+        until then."""
         if self.redis is None:
             return
         from shoal.drivers.redis.server_check import RedisWarned, check_server
