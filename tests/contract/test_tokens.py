@@ -250,7 +250,7 @@ async def test_the_jobs_of_a_bot_are_returned_when_its_token_expires(bench: Benc
         await bench.queue.finish_and_lease([], request, 1)
     assert (await janitor.run_once()).did == ""
     await bench.jump(3601)
-    assert (await janitor.run_once()).did == "released what 1 expired token held"
+    assert (await janitor.run_once()).did == "returned the jobs of 1 expired token"
     assert (await janitor.run_once()).did == ""
     jobs = sorted([await bench.job(job_id) for job_id in job_ids], key=lambda job: job.state)
     assert [(job.state, job.attempts) for job in jobs] == [(JobState.LOCKED, 0), (JobState.PENDING, 0)]

@@ -1,4 +1,4 @@
-"""The audit log: who did what, written in the commit of the change."""
+"""The audit log records administrative actions and their callers. An entry is written in the commit of the action."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -50,7 +50,7 @@ class AuditLog:
     async def newest(
         self, *, before: int | None = None, limit: int = 50, subject: str | None = None
     ) -> list[StoredAuditEntry]:
-        """Return entries, newest first; only those of `subject` if it is given."""
+        """Return entries, newest first; if `subject` is given, only entries about it."""
         about = {} if subject is None else {"subject": subject}
         query = "newest_audit_entries_on" if about else "newest_audit_entries"
         rows = await self._database.read(lambda tx: tx.all(query, before=before, limit=limit, **about))
@@ -67,4 +67,4 @@ AuditHook = Callable[[Tx, str, str], Awaitable[None]]
 
 
 async def no_audit(tx: Tx, action: str, subject: str) -> None:
-    """Write nothing: for operations that nobody asked for, or whose entry is written already."""
+    """Write nothing. For operations that no caller requested, or whose entry has already been written."""

@@ -1,7 +1,8 @@
-"""Idempotency keys: a request that is repeated with the same key is executed once, whichever controllers receive it.
+"""Idempotency keys: a request that is repeated with the same key is executed only once, no matter which controllers
+receive it.
 
-The id of the object that a request creates is chosen in advance and stored with the key. A repeated request that finds
-no response, because the first one died or is still running, therefore creates the same object, not a second one.
+The id of the object that a request creates is chosen in advance and stored with the key. If a repeated request finds no
+response, because the first request failed or is still running, it therefore creates the same object, not a second one.
 """
 
 from dataclasses import asdict, dataclass
@@ -29,7 +30,7 @@ class IdempotencyKey:
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """The response to the first of the requests."""
+    """The response to the first request with a key."""
 
     status: int
     body: str
@@ -38,27 +39,28 @@ class StoredResponse:
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyRecord:
-    """The stored state of a key: the id of the created object, the response, if there is one yet, and when the key was
-    first sent; None: the request has no key."""
+    """The stored state of a key: the id of the created object, the response (if there is one yet), and the time when
+    the key was first sent (`None` if the request has no key)."""
 
     subject: str
     answer: StoredResponse | None = None
     since: int | None = None
 
     def covers(self, created_at: int) -> bool:
-        """Return whether an object whose id the caller chose was created by a request with this key, not before it."""
+        """Return whether an object whose id the caller chose was created by a request with this key, not by an earlier
+        request."""
         return self.since is not None and created_at >= self.since
 
 
 class Idempotency:
-    """Executes requests with an idempotency key once."""
+    """Makes sure that requests with the same idempotency key are executed only once."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def begin(self, key: IdempotencyKey, content: str, subject: str) -> IdempotencyRecord:
-        """Return the id to create, and the response if it was created already. Reject a key that was sent with a
-        different request."""
+        """Return the id of the object to create, and the response if a request with this key already has one. Reject a
+        key that was sent with a different request."""
         if not key.key.isascii() or not key.key.isprintable() or not 0 < len(key.key) <= LONGEST:
             raise InvalidInput(
                 "Idempotency-Key", f"is not 1 to {LONGEST} printable ASCII characters", "send a key of that form"
@@ -76,15 +78,15 @@ class Idempotency:
         return IdempotencyRecord(row["subject"], _response(row), row["created_at"])
 
     async def end(self, key: IdempotencyKey, answer: StoredResponse) -> StoredResponse:
-        """Store the response, unless there is one already or the key is gone; return the one that every repeated
+        """Store the response, unless the key already has a response or is gone. Return the response that every repeated
         request gets from now on."""
         values = {"status": answer.status, "answer": answer.body, "location": answer.location}
         row = await self._database.run(lambda tx: tx.one("answer_key", **values, **asdict(key)))
         return (None if row is None else _response(row)) or answer
 
     async def forget(self, key: IdempotencyKey, subject: str) -> None:
-        """Release the key of a rejected request, which did not create this object, so that a corrected one can use it.
-        A key that was released and used again stays."""
+        """Release the key of a rejected request, which created no object, so that a corrected request can use the key.
+        If the key was already released and is used for a different object, it stays."""
         await self._database.run(lambda tx: tx.execute("forget_key", subject=subject, **asdict(key)))
 
 

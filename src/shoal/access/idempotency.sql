@@ -4,7 +4,7 @@ DELETE FROM request_key WHERE caller = :caller AND route = :route AND key = :key
 
 -- name: keep_key
 -- Store the idempotency key of a request, unless it is stored already; return the stored row. The update changes
--- nothing: it makes the row be returned.
+-- nothing, but without it an existing row would not be returned.
 INSERT INTO request_key (caller, route, key, digest, subject, created_at)
 VALUES (:caller, :route, :key, :digest, :subject, shoal_now())
 ON CONFLICT (caller, route, key) DO UPDATE SET key = excluded.key
@@ -19,6 +19,6 @@ WHERE caller = :caller AND route = :route AND key = :key
 RETURNING *;
 
 -- name: forget_key
--- Delete an idempotency key that has no response, unless a later request has taken it meanwhile.
+-- Delete an idempotency key that has no response, unless a later request has taken the key in the meantime.
 DELETE FROM request_key
 WHERE caller = :caller AND route = :route AND key = :key AND subject = :subject AND status IS NULL;

@@ -12,20 +12,21 @@ from shoal.base.errors import RateLimited
 from shoal.base.settings import ServeSettings
 from shoal.base.signals import Signal, Signals
 
-MOST_FAILURES = 10  # in a burst; then one more per `SECONDS_EACH`
+MOST_FAILURES = 10  # failures allowed in a burst; after that, one more per `SECONDS_EACH`
 SECONDS_EACH = 6.0
 MOST_PLACES = 10_000
 
 
 class AuthThrottle:
-    """A leaky bucket per client network. A client whose bucket is full has to wait until it has drained a little."""
+    """A leaky bucket per client network. If a client's bucket is full, the client has to wait until the bucket has
+    drained a little."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._empty_at: OrderedDict[str, float] = OrderedDict()  # when the bucket of a network will be empty
 
     def check(self, address: str) -> None:
-        """Raise `RateLimited` if this client network failed too often."""
+        """Raise `RateLimited` if logins from this client network have failed too many times."""
         over = self._level(client_network(address)) - (MOST_FAILURES - 1) * SECONDS_EACH
         if over > 0:
             raise RateLimited("Too many failed logins from your address", ceil(over))
@@ -55,18 +56,18 @@ def client_network(address: str) -> str:
     return str(found)
 
 
-UNPROVEN_SHARE: Final = 0.75  # of the connections of the HTTP port
+UNPROVEN_SHARE: Final = 0.75  # share of the connections of the HTTP port
 WARN_EVERY_SECONDS: Final = 60.0
-UNREAD_SECONDS: Final = 30.0  # for a peer to read some of what it was sent, or it would keep its connection for ever
-LOOKED_AT: Final = 100  # oldest connections that are searched for one to close
+UNREAD_SECONDS: Final = 30.0  # a peer that reads nothing for so long is disconnected, so that it cannot stay forever
+LOOKED_AT: Final = 100  # number of oldest connections among which one to close is searched
 
 
 class ConnectionsCut(Signal, frozen=True, kw_only=True):
-    """There were too many connections without a credential. Emitted at most once a minute."""
+    """There were too many connections without a credential. This signal is emitted at most once a minute."""
 
-    cut: int  # since the last signal
+    cut: int  # connections closed since the last signal
     open: int
-    peer: str  # address of the last one
+    peer: str  # address of the last client
 
 
 class Connection(Protocol):
@@ -76,19 +77,20 @@ class Connection(Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether it is open without a response in progress, so that it may be closed."""
+        """Return whether the connection is open and has no response in progress, so that it may be closed."""
         ...
 
     def cut(self) -> None:
-        """Close it immediately; it then calls `leave` itself."""
+        """Close the connection immediately. The connection then calls `leave` itself."""
         ...
 
 
 class ConnectionLimits:
-    """The open connections of a server, and which of them to close when there are too many."""
+    """Counts the open connections of a server, and chooses which to close when there are too many."""
 
     def __init__(self, settings: ServeSettings, clock: Clock, signals: Signals, share: float = UNPROVEN_SHARE) -> None:
-        """`share` of the connections may be without a credential; the rest is reserved for callers with one."""
+        """`share` of the connections may be without a credential; the rest is reserved for callers with a
+        credential."""
         self._most = settings.max_connections
         self._most_unproven = max(1, int(self._most * share))
         self._most_of_peer = settings.max_peer_connections
@@ -97,7 +99,7 @@ class ConnectionLimits:
         self._signals = signals
         self._open = 0
         self._unproven: dict[Connection, None] = {}  # in order of arrival
-        self._by_peer: dict[str, dict[Connection, None]] = {}  # the same connections by peer
+        self._by_peer: dict[str, dict[Connection, None]] = {}  # the connections in `_unproven`, by peer
         self._cut = 0
         self._warned_at = -WARN_EVERY_SECONDS
 
@@ -138,8 +140,8 @@ class ConnectionLimits:
         return found is not None
 
     def _is_proxy(self, peer: str) -> bool:
-        """Return whether the peer is a trusted proxy. It forwards the connections of many clients and limits them
-        itself."""
+        """Return whether the peer is a trusted proxy. A trusted proxy forwards the connections of many clients and
+        limits them itself."""
         try:
             address = ip_address(peer.partition("/")[0])
         except ValueError:

@@ -24,8 +24,8 @@ class TokenStore:
         ttl: timedelta | None,
         node_id: str | None = None,
     ) -> Token | None:
-        """Store a new token that expires after `ttl`, and that only `node_id` may use if it is given; return None if
-        the id is taken."""
+        """Store a new token that expires after `ttl`. If `node_id` is given, only this node may use the token. Return
+        `None` if the token id is taken."""
         values = {"id": token_id, "name": name, "hash": hashed, "scopes": " ".join(in_order(scopes))}
         micros = None if ttl is None else span(ttl)
         row = await tx.one("insert_token", **values, made_by=made_by, ttl=micros, node_id=node_id)
@@ -41,11 +41,11 @@ class TokenStore:
         return None if row is None else _token(row)
 
     async def ended(self, tx: Tx, token_ids: Sequence[TokenId]) -> set[TokenId]:
-        """Return those of these tokens that were revoked or have expired."""
+        """Return the tokens among `token_ids` that were revoked or have expired."""
         return {row["id"] for row in await tx.all("ended_tokens", ids=list(token_ids))}
 
     async def expired(self, tx: Tx, ago: timedelta) -> set[TokenId]:
-        """Return the tokens that were not revoked and have expired, at most `ago`."""
+        """Return the tokens that were not revoked and have expired within the time `ago` before now."""
         return {row["id"] for row in await tx.all("expired_tokens", ago=span(ago))}
 
     async def page_of(self, tx: Tx, before: int | None, limit: int) -> list[Token]:
@@ -62,7 +62,7 @@ class TokenStore:
         return [TokenId(row["id"]) for row in await tx.all("lock_admin_tokens")]
 
     async def revoke(self, tx: Tx, token_id: str) -> bool:
-        """Revoke a token; return False if it is revoked already."""
+        """Revoke a token; return `False` if the token is already revoked."""
         return await tx.execute("revoke_token", id=token_id) == 1
 
     async def mark_used(self, tx: Tx, token_id: TokenId, every: timedelta) -> None:

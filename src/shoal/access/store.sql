@@ -15,7 +15,7 @@ SELECT *, shoal_now() AS seen_at FROM token
 WHERE id = :id AND revoked_at IS NULL AND coalesce(expires_at > shoal_now(), TRUE);
 
 -- name: newest_tokens
--- Tokens, newest first, before a number.
+-- Tokens with numbers before a number, newest first.
 SELECT *, shoal_now() AS seen_at FROM token
 WHERE number < coalesce(CAST(:before AS INTEGER), 2147483647)
 ORDER BY number DESC LIMIT :limit;
@@ -39,11 +39,11 @@ WHERE scopes LIKE '%admin%' AND revoked_at IS NULL AND coalesce(expires_at > sho
 ORDER BY id FOR UPDATE;
 
 -- name: ended_tokens
--- Those of some tokens that were revoked, or have expired.
+-- Return the tokens among these ids that were revoked or have expired.
 SELECT id FROM token
 WHERE id = ANY(:ids::text[]) AND (revoked_at IS NOT NULL OR coalesce(expires_at <= shoal_now(), FALSE));
 
 -- name: expired_tokens
--- Tokens that were not revoked and have expired, at most some time ago.
+-- Tokens that were not revoked and have expired recently (within the last :ago microseconds).
 SELECT id FROM token
 WHERE expires_at <= shoal_now() AND expires_at > shoal_now() - CAST(:ago AS BIGINT) AND revoked_at IS NULL;

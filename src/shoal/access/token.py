@@ -1,4 +1,4 @@
-"""Tokens, the scopes and roles that they give, and the caller of a request."""
+"""Tokens, their scopes and roles, and the caller of a request."""
 
 import re
 import secrets
@@ -37,21 +37,21 @@ INCLUDES = {
 
 ROLES: Mapping[str, frozenset[TokenScope]] = {
     "viewer": frozenset({TokenScope.READ}),  # reads
-    "operator": frozenset({TokenScope.WRITE}),  # reads, starts, stops
-    "admin": frozenset({TokenScope.ADMIN}),  # all of that, and manages tokens
+    "operator": frozenset({TokenScope.WRITE}),  # reads, starts and stops
+    "admin": frozenset({TokenScope.ADMIN}),  # everything an operator may do, and manages tokens
     "bot": frozenset({TokenScope.BOT}),  # pulls page jobs and pushes results
     "node": frozenset({TokenScope.NODE}),  # a worker process of ours
 }
 
 
 def allows(held: frozenset[TokenScope], wanted: TokenScope) -> bool:
-    """Return whether one of the held scopes includes the wanted one."""
+    """Return whether one of the held scopes includes the wanted scope."""
     return any(wanted in INCLUDES[scope] for scope in held)
 
 
 def may_give(held: frozenset[TokenScope], wanted: TokenScope) -> bool:
-    """Return whether a caller with these scopes may create a token with the wanted one: only scopes the caller has,
-    except that an admin may create tokens for bots and nodes."""
+    """Return whether a caller with these scopes may create a token with the wanted scope. A token can get only scopes
+    that its creator has, except that an admin may also create tokens for bots and nodes."""
     return TokenScope.ADMIN in held or allows(held, wanted)
 
 
@@ -81,15 +81,15 @@ LABELS = {
 
 
 class Token(Struct, frozen=True, kw_only=True):
-    """The stored form of a token, without its text. Times are microseconds; `seen_at` is the store's time when it was
-    read, by which its expiry is determined."""
+    """The stored form of a token, without its text. Times are in microseconds. `seen_at` is the store's time when the
+    token was read; the token has expired if `expires_at` is earlier."""
 
     number: int
     id: TokenId
     name: str
     hash: str
     scopes: frozenset[TokenScope]
-    node_id: str | None  # the only node that may use it, for the scope `node`
+    node_id: str | None  # for the scope `node`: the only node that may use the token
     made_by: str
     created_at: int
     expires_at: int | None
@@ -141,11 +141,11 @@ class TokenRequest(Form, frozen=True, kw_only=True):
     ] = None
     scopes: Annotated[
         list[Literal["read", "write", "admin", "bot", "node"]],
-        describe("Scopes of the token, instead of a role.", max_length=5),
+        describe("Scopes of the token. Give either scopes or role.", max_length=5),
     ] = field(default_factory=list)
     node_id: Annotated[
         str | None,
-        describe("Node that may use the token: required for the scope node, and only for it."),
+        describe("Node that may use the token. Required if the scope is node, and not allowed otherwise."),
     ] = None
     expires_in: Annotated[str | None, describe("Expire the token after this long, such as 90d. Default: never.")] = None
 
@@ -172,7 +172,7 @@ def mint() -> tuple[TokenId, str]:
 
 
 def read_token(text: str) -> TokenId | None:
-    """Return the id of a well-formed token; None if the text cannot be a token."""
+    """Return the id of a well-formed token; `None` if the text cannot be a token."""
     match = _SHAPE.fullmatch(text)
     if match is None or _checksum(text[:-SUM_LENGTH]) != match[2]:
         return None
@@ -201,8 +201,8 @@ LOCAL = "local"  # a user on this machine
 
 
 class Caller(Struct, frozen=True, kw_only=True):
-    """An authenticated caller: the owner of a token, or a user on this machine. `who` is the name in the audit log,
-    `address` the client's address, `until` the end of the authorization (microseconds)."""
+    """An authenticated caller: the owner of a token, or a user on this machine. `who` is the caller's name in the audit
+    log, `address` is the client's address, and `until` is the end of the authorization (in microseconds)."""
 
     who: str
     scopes: frozenset[TokenScope]
@@ -210,7 +210,7 @@ class Caller(Struct, frozen=True, kw_only=True):
     until: int | None = None
 
     def demand(self, wanted: TokenScope) -> None:
-        """Raise `NotAllowed` if the caller lacks a token scope."""
+        """Raise `NotAllowed` if the caller does not have the wanted scope."""
         if not allows(self.scopes, wanted):
             held = ", ".join(sorted(self.scopes)) or "none"
             problem = f"this needs the scope {wanted.value}, but the token has {held}"

@@ -1,4 +1,4 @@
-"""Operations on tokens: create, verify, list, revoke. Enforcing their scopes is left to the API."""
+"""Operations on tokens: create, verify, list, revoke. The API enforces the scopes of tokens."""
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
@@ -18,15 +18,15 @@ from shoal.base.service import PassResult
 from shoal.base.signals import Signal, Signals
 from shoal.base.text import plural
 
-FRESH_SECONDS = 2.0  # a verified token is cached this long; another controller's revocation may be that late
+FRESH_SECONDS = 2.0  # how long a verified token is cached; revocations on other controllers may be this late
 MOST_REMEMBERED = 1000
-EXPIRED_LATELY = timedelta(days=2)  # longer than the lease of a bot's job can be
-USED_EVERY = timedelta(minutes=1)  # between two records of use
+EXPIRED_LATELY = timedelta(days=2)  # longer than the longest lease of a bot's job
+USED_EVERY = timedelta(minutes=1)  # interval at which the use of a token is recorded
 FIRST_FIX = (
     "create an admin token first (`shoal tokens create --role admin --name NAME`) and keep it: once a token exists,"
     " every request and every node needs one"
 )
-NOBODY = hash_of("")  # compared with if there is no such token, so that the check takes equally long
+NOBODY = hash_of("")  # if there is no such token, the hash is compared with this, so that the check takes equally long
 
 
 class TokenUseNotRecorded(Signal, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class NewToken:
 
 
 class Tokens:
-    """Manages tokens. One per process: it caches verified tokens for a moment."""
+    """Manages tokens. There is one instance per process, because it caches verified tokens for a moment."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Tokens:
         signals: Signals,
         release: Callable[[TokenId, str], Awaitable[None]],
     ) -> None:
-        """`release` returns the jobs that a token which has ended holds, with the reason."""
+        """`release` returns the jobs of a revoked or expired token to the queue, with the reason."""
         self._database = database
         self._store = TokenStore()
         self._audit_log = audit_log
@@ -68,8 +68,8 @@ class Tokens:
         self._released: set[TokenId] = set()  # expired tokens
 
     async def create(self, request: TokenRequest, by: Caller) -> NewToken:
-        """Create a token with at most the scopes of its creator. The first one must be an admin's: from then on every
-        caller needs a token, and nobody else could create another one."""
+        """Create a token with at most the scopes of its creator. The first token must have the scope admin: from then
+        on, every caller needs a token, and only admins can create further tokens."""
         scopes = request.wanted()
         lasts = None if request.expires_in is None else read_duration(request.expires_in)
         _check_scopes(scopes, by)
@@ -98,7 +98,7 @@ class Tokens:
         return minted
 
     async def verify(self, text: str) -> Token | None:
-        """Return the token with this text if it is valid; None does not say why it is not."""
+        """Return the token with this text if it is valid; otherwise `None`, without the reason."""
         token_id = read_token(text)
         if token_id is None:
             return None
@@ -106,13 +106,13 @@ class Tokens:
         return self._remembered(hashed) or await self._look_up(token_id, hashed)
 
     async def ended(self, token_ids: Collection[TokenId]) -> set[TokenId]:
-        """Return those of these tokens that were revoked or have expired. The store is always asked."""
+        """Return the tokens among these that were revoked or have expired. This always queries the store."""
         if not token_ids:
             return set()
         return await self._database.read(lambda tx: self._store.ended(tx, sorted(token_ids)))
 
     def remembers(self, text: str) -> bool:
-        """Return whether this text was verified as a valid token not long ago."""
+        """Return whether this text was recently verified as a valid token."""
         return hash_of(text) in self._verified
 
     def _remembered(self, hashed: str) -> Token | None:
@@ -158,8 +158,8 @@ class Tokens:
 
     async def revoke(self, token_id: str, by: Caller, *, even_last: bool = False) -> Token:
         """Revoke a token, on this controller immediately and on others within two seconds. Revoking it again changes
-        nothing. The last valid admin token is kept unless `even_last` is set. What it holds is released, also when this
-        is repeated because the store was away for a moment."""
+        nothing. The last valid admin token cannot be revoked unless `even_last` is set. The jobs of the token are
+        returned to the queue, also if the call is repeated because the store was unavailable for a moment."""
 
         async def commit(tx: Tx) -> Token:
             admins = await self._store.lock_admins(tx)
@@ -181,7 +181,8 @@ class Tokens:
         return await self.get(token_id)
 
     async def release_expired(self) -> int:
-        """Release what tokens hold that have expired lately, once for each; return how many tokens these were."""
+        """Return the jobs of recently expired tokens to the queue, once for each token; return the number of these
+        tokens."""
         expired = await self._database.read(lambda tx: self._store.expired(tx, EXPIRED_LATELY))
         fresh = expired - self._released
         for token_id in sorted(fresh):
@@ -191,7 +192,8 @@ class Tokens:
 
 
 class TokenJanitor:
-    """Returns the jobs of bots whose tokens have expired. They can send no result, and their leases may last hours."""
+    """Returns the jobs of bots whose tokens have expired. Such bots cannot send results, and their leases may last for
+    hours."""
 
     name = "token_janitor"
 
@@ -200,7 +202,7 @@ class TokenJanitor:
 
     async def run_once(self) -> PassResult:
         released = await self._tokens.release_expired()
-        return PassResult(did=f"released what {plural(released, 'expired token')} held" if released else "")
+        return PassResult(did=f"returned the jobs of {plural(released, 'expired token')}" if released else "")
 
 
 def _check_scopes(scopes: frozenset[TokenScope], by: Caller) -> None:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 class Access:
-    """Tokens, the audit log and idempotency keys. One `tokens` verifies and revokes, so that revocation is
-    immediate."""
+    """Tokens, the audit log and idempotency keys. The same `tokens` object verifies and revokes tokens, so that a
+    revocation takes effect immediately."""
 
     def __init__(self, app: "App") -> None:
         self._app = app

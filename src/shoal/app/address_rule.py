@@ -12,8 +12,8 @@ def address_rule_of(
 ) -> AddressRule:
     """Return the rule that refuses private addresses, our own controllers and our own workers.
 
-    The own addresses are those in the settings, and those of the `controllers`. An address in `named`, which a user of
-    this machine named, is always allowed: something else may be listening there.
+    The addresses of our own processes come from the settings and from `controllers`. The addresses in `named` were
+    named by a user of this machine. They are always allowed, because a different program may be listening there.
     """
     listen = [address for address in (settings.serve.listen, settings.work.listen) if address is not None]
     own = listening([address for address in listen if not _is_named(address, named)])

@@ -47,17 +47,17 @@ if TYPE_CHECKING:
 class App:
     """The objects of one process. Each is built at most once and shared by everything that uses it.
 
-    The queue and crawls, which every process needs, are built immediately; the rest is built and imported on first use.
-    Other packages have one attribute each (`access`, `audit`, `events`, `fleet`, `page_jobs`,
-    `plan`) that holds their objects.
+    The queue and crawls, which every process needs, are built immediately; all other objects are built and imported on
+    first use. Each of the other packages has one attribute that holds its objects (`access`, `audit`, `events`,
+    `fleet`, `page_jobs`, `plan`).
     """
 
     def __init__(
         self, stores: Stores, database: "SqlDatabase", wake: Wake | None = None, *, controls: bool = False
     ) -> None:
         """`database` is open, and the caller closes it. Without `wake`, wake-up hints stay in this process. `controls`:
-        this process runs the control plane, so it dispatches jobs to nodes and holds them back while nobody has room
-        for them."""
+        this process runs the control plane, so it dispatches jobs to nodes, and holds jobs back while no node has a
+        free slot for them."""
         self.stores = stores
         settings = self.settings = stores.settings
         clock = self.clock = stores.clock
@@ -232,7 +232,8 @@ class App:
         return RestApi(self)
 
     async def check_store(self) -> None:
-        """Raise unless the store can be read and written: a full store still answers queries, so a write is tried."""
+        """Raise an error unless the store can be read and written. A full store can still be read, so this method
+        writes a row."""
 
         async def write(tx: Tx) -> None:
             await tx.execute("test_write", name="ready")
@@ -240,6 +241,6 @@ class App:
         await self.database.run(write, within=self.settings.database.connect_timeout)
 
     async def check_space(self) -> None:
-        """Raise unless the store accepts writes and has free space."""
+        """Raise an error unless the store accepts writes and has free space."""
         await self.check_store()
         await self.database.check_space()

@@ -1,4 +1,4 @@
-"""The chores of controllers and workers, and how often each runs."""
+"""The chores of controllers and workers, and the interval of each chore."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shoal.events.courier import Courier
     from shoal.events.forwarder import Forwarder
 
-FLEET_EVERY = timedelta(seconds=1)  # how old the view of the fleet may be, and how late a command of another controller
+FLEET_EVERY = timedelta(seconds=1)  # maximum age of the fleet view; maximum delay of commands from other controllers
 TOKENS_EVERY = timedelta(seconds=10)  # maximum delay until the jobs of an expired token are returned
 JOURNAL_FILES_EVERY = timedelta(seconds=1)  # maximum delay of a journal entry on its way to a file
 
@@ -34,7 +34,7 @@ class Chores:
         self._app = app
 
     def controller_services(self) -> list[Service]:
-        """Return the services of a controller, except for the address announcer, which the controller starts itself."""
+        """Return the services of a controller, except the address announcer, which the controller starts itself."""
         settings = self._app.settings
         deliveries: list[Chore] = [self.forwarder, self.courier, self._app.audit.status_publisher]
         if self.event_file is not None:
@@ -56,16 +56,16 @@ class Chores:
     def worker_services(self) -> list[Service]:
         """Return the services of a worker without a controller in its process."""
         services = [self._service(self.hourly_stats, HOURLY_STATS_EVERY)]
-        # Only processes without a janitor need it. An embedded store has none: its clock follows the machine's uptime,
-        # and only a controller adjusts it to the wall clock.
+        # Only processes without a janitor need a clock watch. A worker on an embedded store needs none: the store's
+        # clock follows the machine's uptime, and only a controller adjusts it to the wall clock.
         if not isinstance(self._app.database, SqliteDatabase):
             clock_watch = self._app.queue.recovery.clock_watch(self._app.clock)
             services.append(self._service(clock_watch, self._app.settings.queue.sweep_every))
         return services
 
     def worker_presence(self, is_leasing: Callable[[], bool]) -> Service:
-        """Return the service of a process with workers that notes in the store that one of them leases jobs. It begins
-        immediately: somebody may be waiting for it."""
+        """Return the service that records in the store that a worker of this process leases jobs. The service begins
+        immediately, because somebody may be waiting for a worker."""
         service = self._service(WorkerPresence(self._app.database, is_leasing), NOTE_EVERY)
         service.nudge()
         return service
@@ -124,7 +124,7 @@ class Chores:
 
     @cached_property
     def event_file(self) -> Chore | None:
-        """The chore that appends events to a file; None if no file is set."""
+        """The chore that appends events to a file; `None` if no file is set."""
         app, path = self._app, self._app.settings.events.file
         if path is None:
             return None
@@ -135,12 +135,13 @@ class Chores:
 
     @cached_property
     def hourly_stats(self) -> HourlyStatsWriter:
-        """The chore that writes hourly statistics; it counts the signals of this process from when it is built."""
+        """The chore that writes hourly statistics. It counts the signals of this process from the moment it is
+        built."""
         return HourlyStatsWriter(self._app.database, self._app.signals)
 
     @cached_property
     def address_announcer(self) -> AddressAnnouncer:
-        """The chore that announces to workers where this controller listens."""
+        """The chore that announces to workers the addresses on which this controller listens."""
         app = self._app
         return AddressAnnouncer(app.database, app.settings.serve.listen)
 

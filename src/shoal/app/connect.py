@@ -1,4 +1,4 @@
-"""Open the store and build the app on it, and notice that a newer version of Shoal has upgraded it."""
+"""Open the store and build the app on it; detect that a newer version of Shoal has upgraded the store."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -34,8 +34,8 @@ async def opened(
     existing: bool = False,
     controls: bool = False,
 ) -> AsyncIterator[App]:
-    """Open the store, yield the app, and close the store at the end. An embedded store is always upgraded, and created
-    if it does not exist, unless `existing` is true. `controls`: see `App`."""
+    """Open the store, yield the app, and close the store at the end. An embedded store is always upgraded. If it does
+    not exist, it is created, unless `existing` is true. `controls`: see `App`."""
     clock = SystemClock()
     signals = signals or Signals()
     database = database_of(settings.database, clock)
@@ -63,8 +63,8 @@ async def opened(
 
 
 async def attach(settings: Settings, store: "asyncpg.Pool | SqlDatabase") -> App:
-    """Return an app on a store that the caller has opened and will close: an open database of ours, or the PostgreSQL
-    database of a pool. An empty database is initialised."""
+    """Return an app on a store that the caller has opened and will close: either an open Shoal database, or the
+    PostgreSQL database of an asyncpg pool. An empty database is initialised."""
     if not isinstance(store, SqliteDatabase):
         from shoal.base.database.postgres import BorrowedPoolPostgres, PostgresDatabase
 
@@ -76,8 +76,8 @@ async def attach(settings: Settings, store: "asyncpg.Pool | SqlDatabase") -> App
 
 @asynccontextmanager
 async def heartbeat_queue(app: App) -> AsyncIterator[Queue]:
-    """Yield the queue on a separate connection, only for lease renewal: heartbeats must not wait behind other work of
-    the process, and on a slow network they should take a single round trip."""
+    """Yield the queue on a separate connection, only for lease renewal: heartbeats must not wait for other work of the
+    process, and on a slow network each should take a single round trip."""
     database = single_connection_of(app.database, app.settings.database, app.clock)
     await database.open()
     try:
@@ -97,7 +97,7 @@ def _check_path(store: Path, data_dir: Path, existing: bool) -> None:
     except OSError:  # the driver reports this error
         return
     if not has_folder:
-        fix = "create the folder, or use a file in another one"
+        fix = "create the folder, or use a file in an existing folder"
         raise BadConfig("DATABASE_URL", f"names {store}, whose folder does not exist", fix)
     if existing and not is_there:
         raise NotFound("store", str(store), "choose the store of your crawls with --store or DATABASE_URL")
@@ -108,8 +108,8 @@ _UPGRADED_FIX = "it was upgraded while this process ran: update Shoal and start 
 
 
 class SchemaWatch:
-    """A chore that compares the schema version of the store with that of this program, and calls `stop` once if the
-    store is newer. The process raises `error` when it has drained."""
+    """A chore that compares the schema version of the store with the version that this program needs, and calls `stop`
+    once if the store is newer. The process then drains and raises `error`."""
 
     name = "schema watch"
 

@@ -44,7 +44,7 @@ class Console:
 
     def __init__(self, app: "App") -> None:
         self._app = app
-        self.sources: Mapping[str, str] = defaultdict(lambda: "default")  # by setting; filled by `shoal serve`
+        self.sources: Mapping[str, str] = defaultdict(lambda: "default")  # by setting name; filled by `shoal serve`
 
     @cached_property
     def shell(self) -> Shell:
@@ -74,7 +74,7 @@ class Console:
         return self._groups[1]
 
     def settings(self) -> list[tuple[str, str, str]]:
-        """Return the name, the value without secrets and the source of each setting."""
+        """Return the name, the value (without secrets) and the source of each setting."""
         return [(one.env, one.value, one.source) for one in LoadedSettings(self._app.settings, self.sources).shown()]
 
     def _previewer(self) -> ScopePreviewer:
@@ -88,7 +88,7 @@ class Console:
 
     @cached_property
     def _groups(self) -> tuple[FeedApi, list[object]]:
-        """The stream, and all groups of endpoints in the order in which requests are matched."""
+        """The stream of updates, and all groups of endpoints in the order in which requests are matched."""
         app, shell, settings = self._app, self.shell, self._app.settings
         nodes, webhooks, policies = app.fleet.nodes, app.events.webhooks, app.plan.policies
         analyses, gates = app.audit.analyses, app.audit.gates

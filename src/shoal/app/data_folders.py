@@ -1,4 +1,4 @@
-"""The folders of files that are kept beside a store, and a warning if every user of the machine may read them."""
+"""The folders for files that belong to a store, and a warning if every user of the machine may read them."""
 
 import shlex
 from pathlib import Path
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def body_folder(settings: Settings) -> Path | None:
-    """Return the folder of stored bodies; None if they are in an S3-compatible store."""
+    """Return the folder of stored bodies; `None` if bodies are in an S3-compatible store."""
     return _folder(settings, settings.bodies.place, "bodies")
 
 
 def artifact_folder(settings: Settings) -> Path | None:
-    """Return the folder of the files of analyses; None if they are in an S3-compatible store."""
+    """Return the folder of analysis files; `None` if these files are in an S3-compatible store."""
     return _folder(settings, settings.audit.artifacts, "artifacts")
 
 
@@ -34,7 +34,7 @@ def journal_folder(settings: Settings) -> Path:
 
 
 def _store_folder(settings: DatabaseSettings) -> Path:
-    """Return the folder of the SQLite file, else the data folder."""
+    """Return the folder of the SQLite file; for other stores, the data folder."""
     if not settings.url.startswith("sqlite"):
         return settings.data_dir
     return Path(settings.url.removeprefix("sqlite:///")).expanduser().absolute().parent
@@ -42,7 +42,7 @@ def _store_folder(settings: DatabaseSettings) -> Path:
 
 def file_permission_warning(app: "App") -> str | None:
     """Return a warning for the operator if other users may read the store, stored bodies, journals, screenshots or the
-    event file; else None."""
+    event file; otherwise `None`."""
     others = (app.settings.render.screenshots, app.settings.events.file)
     files = [journal_folder(app.settings), *(path for path in others if path is not None)]
     if (bodies := body_folder(app.settings)) is not None:

@@ -41,8 +41,8 @@ def wanted_version(database: "SqlDatabase") -> int:
 
 
 def single_connection_of(database: "SqlDatabase", settings: DatabaseSettings, clock: Clock) -> "SqlDatabase":
-    """Return a driver for the same store that uses one connection of its own, and another while that does not
-    answer."""
+    """Return a separate driver for the same store that uses one connection, and a second one while the first does not
+    respond."""
     if isinstance(database, SqliteDatabase):
         return SqliteDatabase(database.path, clock)
     from shoal.base.database.postgres import PostgresDatabase
@@ -51,8 +51,8 @@ def single_connection_of(database: "SqlDatabase", settings: DatabaseSettings, cl
 
 
 def wake_of(database: "SqlDatabase", settings: RedisSettings, clock: Clock, signals: Signals) -> Wake:
-    """Return the driver that carries wake-up hints between the processes on this store: the one that carries the
-    lanes."""
+    """Return the driver that carries wake-up hints between the processes on this store. The hints use the same server
+    as the lanes."""
     if settings.lanes == "redis":
         from shoal.drivers.redis.connection import LoopRedis
         from shoal.drivers.redis.wake import RedisWake
@@ -68,7 +68,7 @@ def wake_of(database: "SqlDatabase", settings: RedisSettings, clock: Clock, sign
 
 
 def artifacts_of(settings: Settings, clock: Clock, signals: Signals) -> "ArtifactStore":
-    """Return the store of the files of analyses for the configured location."""
+    """Return the store of analysis files for the configured location."""
     folder = artifact_folder(settings)
     if folder is not None:
         from shoal.drivers.artifacts import FolderArtifacts

@@ -17,19 +17,20 @@ if TYPE_CHECKING:
     from shoal.fleet.control_server import ControlServer
 
 
-# Of SHOAL_MAX_CONNECTIONS: each may cost three file descriptors, beside those of the HTTP port.
+# Share of SHOAL_MAX_CONNECTIONS. Each of these connections may need three file descriptors, in addition to the file
+# descriptors of the HTTP port.
 UNPROVEN_NODES = 1 / 8
 
 
 class Fleet:
-    """The registry of nodes, the dispatcher and back-pressure. The last two are in effect in controllers that run the
-    control plane; other processes can still read the registry and give commands."""
+    """The registry of nodes, the dispatcher and back-pressure. The dispatcher and back-pressure take effect only in
+    controllers that run the control plane. Other processes can still read the registry and send commands."""
 
     def __init__(self, app: "App") -> None:
         self._app = app
 
     def start(self) -> list[Chore]:
-        """Follow what happens to jobs from now on; returns the chores, each to be run every second."""
+        """Subscribe to changes of jobs from now on. Return the chores, each to be run every second."""
         app = self._app
         app.signals.subscribe(self.view.listen)
         chores: list[Chore] = [self.session_saver, self.refresh, self.janitor, CommandSender(self.nodes)]
@@ -44,12 +45,12 @@ class Fleet:
 
     @cached_property
     def sessions(self) -> Sessions:
-        """The sessions of this process."""
+        """The sessions of nodes that are connected to this process."""
         return Sessions(self._app.clock, self._app.signals)
 
     @cached_property
     def session_saver(self) -> SessionSaver:
-        """The chore that stores what the nodes of this process report."""
+        """The chore that stores the reports of nodes that are connected to this process."""
         return SessionSaver(self.sessions, self.nodes, self._app.access.tokens)
 
     def control_server(self, keepalive: "KeepAlive | None" = None) -> "ControlServer":
@@ -96,7 +97,7 @@ class Fleet:
         return FleetPressure(self.view, app.signals, app.settings.fleet.shared_depth_max, dispatches=self.dispatches)
 
     def pressures(self) -> list[PressureStatus]:
-        """Return the back-pressure on each class of jobs; nothing if this process runs no control plane."""
+        """Return the back-pressure on each class of jobs; an empty list if this process runs no control plane."""
         return [self.pressure.status(one) for one in CLASSES] if self._app.controls else []
 
     @cached_property

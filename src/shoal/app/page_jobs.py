@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class PageJobs:
-    """Groups of page jobs, their results, and the bots that work on them. What only a controller needs is imported when
-    it is used."""
+    """Groups of page jobs, their results, and the bots that work on them. Modules that only a controller needs are
+    imported on first use."""
 
     def __init__(self, app: "App") -> None:
         self._app = app

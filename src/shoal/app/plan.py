@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Plan:
-    """Policies, their import, the rules of their priority, and their schedulers."""
+    """Policies: their import, their priority rules, and their schedulers."""
 
     def __init__(self, app: "App") -> None:
         self._app = app
@@ -34,7 +34,7 @@ class Plan:
 
     @cached_property
     def scheduler(self) -> "Scheduler":
-        """The chore that creates the page jobs of policies."""
+        """The chore that creates the jobs of page policies."""
         from shoal.plan.scheduler import Scheduler
 
         app, rules = self._app, self.priority_rules
@@ -43,7 +43,7 @@ class Plan:
 
     @cached_property
     def site_scheduler(self) -> "SiteScheduler":
-        """The chore that creates the crawls of policies."""
+        """The chore that creates the crawls of site policies."""
         from shoal.plan.scheduler import SiteScheduler
 
         app = self._app
@@ -51,7 +51,7 @@ class Plan:
 
     @cached_property
     def run_recorder(self) -> "RunRecorder":
-        """The chore that records the runs of policies which ended before the store was upgraded."""
+        """The chore that records the policy runs that ended before the store was upgraded."""
         from shoal.plan.run_recorder import RunRecorder
 
         return RunRecorder(self._app.database)

@@ -1,4 +1,4 @@
-"""The renderer of each process, chosen by the settings: a render service, or browsers of its own."""
+"""The renderer of each process, chosen by the settings: a render service, or browsers that the process starts."""
 
 from typing import TYPE_CHECKING
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 def check_browser(settings: Settings) -> None:
-    """Raise `BadConfig`, with the fix, if this machine has no browser and no render service is named."""
+    """Raise `BadConfig`, with the fix, if this machine has no browser and the settings name no render service."""
     if not settings.render.url:
         find_chromium(settings.render)
 
 
 def crawl_renderer(app: "App", crawl: Crawl, egress: Egress) -> Renderer:
-    """Return the renderer of one walker, which reaches the network by the same rule and proxy as its fetches."""
+    """Return the renderer of one walker. It uses the same address rule and proxy as the walker's fetches."""
     settings, config = app.settings, crawl.config
     if settings.render.url:
         return RemoteRenderer(settings.render, app.clock)
@@ -55,7 +55,7 @@ def crawl_renderer(app: "App", crawl: Crawl, egress: Egress) -> Renderer:
 
 
 def service_pool(settings: Settings, clock: Clock, signals: Signals, pages: int | None = None) -> BrowserPool:
-    """Return a pool for a process without a store, such as the render service: it reads robots.txt itself."""
+    """Return a pool for a process without a store, such as the render service. The pool fetches robots.txt itself."""
     rule = address_rule_of(settings)
     rule = replace(rule, own=rule.own | listening([settings.render.listen]))
     egress = Egress(rule, Limits.of(settings.egress), clock=clock)
@@ -76,8 +76,8 @@ def service_pool(settings: Settings, clock: Clock, signals: Signals, pages: int 
 
 
 def standalone_renderer(settings: Settings, clock: Clock, signals: Signals) -> Renderer:
-    """Return the renderer of a process that needs no store for it, under the operator's address rule: a bot, or a page
-    child."""
+    """Return the renderer of a process that renders without a store (a bot or a page child), with the operator's
+    address rule."""
     if settings.render.url:
         return RemoteRenderer(settings.render, clock)
     return service_pool(settings, clock, signals, settings.crawl.max_concurrent_chrome)

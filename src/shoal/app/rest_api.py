@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class RestApi:
-    """The endpoints of one process, and the responses that stay open: event streams and long polls."""
+    """The endpoints of one process, and its open responses (event streams and long polls)."""
 
     def __init__(self, app: "App") -> None:
         self._app = app
@@ -78,7 +78,7 @@ class RestApi:
         return Converter()
 
     def close(self) -> None:
-        """End all event streams and long polls, because the server stops."""
+        """End all event streams and long polls; called when the server stops."""
         self.crawl_feeds.close()
         self.converter.close()
         self._app.console.feed.close()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Stores:
     """One store per contract, built on first use and shared. Stores that a crawl does not need are imported then.
 
-    `dialect` is that of the database. The settings choose the drivers and their options.
+    `dialect` is the SQL dialect of the database. The settings choose the drivers and their options.
     """
 
     def __init__(self, dialect: str, settings: Settings, clock: Clock, signals: Signals) -> None:
@@ -61,7 +61,7 @@ class Stores:
 
     @cached_property
     def abandoned_lanes(self) -> "AbandonedLanes":
-        """The lanes that other settings may have left in Redis."""
+        """The lanes that may still be in Redis because earlier settings used Redis for lanes."""
         from shoal.drivers.redis.lane_repair import AbandonedLanes
 
         return AbandonedLanes(self._lane_server)
@@ -71,7 +71,7 @@ class Stores:
         from shoal.drivers.redis.lane_server import TIMEOUT, LaneServer
 
         settings = self.settings.redis
-        # Jobs can be leased without Redis, so nobody waits long for it.
+        # Jobs can be leased without Redis, so the timeout is short.
         client = self._redis_client(settings.but(timeout=min(settings.timeout, TIMEOUT)))
         return LaneServer(client, self.clock, self.signals)
 
@@ -100,7 +100,7 @@ class Stores:
         return WatchedRedis(self._redis_client(self.settings.redis), SystemClock(), self.signals)
 
     def single_calls(self) -> "SingleCalls | None":
-        """Return what calls the frontier of one crawl from any thread, if there is a Redis server."""
+        """Return the object that calls the frontier of one crawl from any thread; `None` without a Redis server."""
         if self.redis is None:
             return None
         from shoal.drivers.redis.single_calls import SingleCalls
@@ -123,8 +123,9 @@ class Stores:
         return (ThreadRedis if self._dialect == "sqlite" else LoopRedis)(settings)
 
     async def check_redis(self) -> None:
-        """Refuse a server on which URLs or jobs could be evicted. A server that cannot be reached now may come back:
-        calls that need it fail until then."""
+        """Raise an error if Shoal cannot use the Redis server: it could evict URLs or jobs, is too old, or is a
+        replica. If the server cannot be reached now, only emit a warning: it may come back, and calls that need it fail
+        until then."""
         if self.redis is None:
             return
         from shoal.drivers.redis.server_check import RedisWarned, check_server
@@ -138,7 +139,7 @@ class Stores:
             self.signals.emit(RedisWarned(server=self.redis.name, warning=warning))
 
     async def close(self) -> None:
-        """Close connections to Redis, if there are any."""
+        """Close the connections to Redis, if there are any."""
         if "redis" in self.__dict__ and self.redis is not None:
             await self.redis.close()
         if "_thread_redis" in self.__dict__:

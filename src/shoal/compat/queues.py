@@ -1,4 +1,5 @@
-"""The classes of seed 004, over the frontier of a scan."""
+"""The queue classes `UrlQueueManager`, `DatabaseUrlQueueManager` and `PersistentUrlQueueManager`. The last two store
+their URLs in the frontier of a scan."""
 
 import asyncio
 import sys
@@ -31,7 +32,7 @@ EMPTY = "URL queue is empty"
 
 
 class UrlQueueManager:
-    """A FIFO queue; each URL once, none deeper than `max_depth`."""
+    """A FIFO queue that contains each URL once, and no URL deeper than `max_depth`."""
 
     def __init__(self, seeds: list[str], *, max_depth: int = 3) -> None:
         self.max_depth = max_depth
@@ -51,7 +52,7 @@ class UrlQueueManager:
         return True
 
     def next(self) -> str:
-        """Return the next URL; raises IndexError if there is none."""
+        """Return the next URL. Raises `IndexError` if there is none."""
         if not self._queue:
             raise IndexError(EMPTY)
         url, _ = self._queue.popleft()
@@ -66,7 +67,7 @@ class UrlQueueManager:
 
 
 def url_of(url: str, parent_url: str | None = None) -> Url | None:
-    """Return the canonical URL, resolved against its parent if relative; None if it is invalid."""
+    """Return the canonical URL, resolved against its parent if it is relative; `None` if it is invalid."""
     try:
         if parent_url and not urlparse(url).netloc:
             url = urljoin(parent_url, url)
@@ -84,7 +85,8 @@ def urls_of(seeds: Iterable[str]) -> list[Url]:
 
 class DatabaseUrlQueueManager:
     """A queue for any number of tasks and processes. A URL from `next` belongs to its caller until `mark_completed`; if
-    the process dies first, it is returned again. `db_pool` may also be an open Shoal database; neither is closed."""
+    the process dies first, it is returned again. `db_pool` may also be an open Shoal database. The manager closes
+    neither the pool nor the database."""
 
     def __init__(self, scan_id: str, db_pool: "asyncpg.Pool | SqlDatabase") -> None:
         self.scan_id = scan_id
@@ -102,7 +104,8 @@ class DatabaseUrlQueueManager:
             await scan.add(urls)
 
     async def add(self, url: str, depth: int = 0) -> bool:
-        """Add a URL; return True if it is in the scan, even if it was before. Raises if the store is unavailable."""
+        """Add a URL; return `True` if it is in the scan, even if it was added before. Raises an error if the store is
+        unavailable."""
         found = url_of(url)
         if found is None:
             return False
@@ -112,18 +115,19 @@ class DatabaseUrlQueueManager:
         return self._max_depth is not None and await scan.begin([found], self._max_depth, "sql")
 
     async def next(self) -> str | None:
-        """Return the next URL, or None."""
+        """Return the next URL, or `None` if there is none."""
         return await (await self._opened()).next(settling=False)
 
     async def mark_completed(self, url: str) -> None:
-        """Mark a URL as completed. A URL that this manager did not get, or has lost, is left unchanged."""
+        """Mark a URL as completed. A URL that this manager has not leased, or whose lease it has lost, is left
+        unchanged."""
         found = url_of(url)
         if found is not None:
             await (await self._opened()).settle(found)
 
     async def aclose(self) -> None:
-        """Put URLs that were returned but not completed back into the queue, without waiting for their lease to
-        expire."""
+        """Put URLs that `next` has returned, but that are not completed, back into the queue immediately, without
+        waiting for their lease to expire."""
         if self._scan is not None:
             await self._scan.leave()
 
@@ -147,12 +151,12 @@ class DatabaseUrlQueueManager:
 T = TypeVar("T")
 
 _parent_of = lru_cache(maxsize=64)(url_of)  # callers add all links of a page one after the other
-LAST_SECONDS = 5.0  # allowed for returning our job when the interpreter exits
+LAST_SECONDS = 5.0  # time limit for returning our job when the interpreter exits
 
 
 class NoRedisClient(StateConflict, AttributeError):
-    """The scan is kept in the database. It is an `AttributeError`, for callers that ask with `hasattr`, or `getattr`
-    and a default."""
+    """There is no Redis client, because the scan is stored in the database. This error is an `AttributeError`, so that
+    `hasattr`, and `getattr` with a default, work as callers expect."""
 
     def __init__(self, scan_id: str) -> None:
         fix = "set REDIS_URL before the scan is started"
@@ -165,10 +169,11 @@ class NoRedisClient(StateConflict, AttributeError):
 
 class PersistentUrlQueueManager:
     """A queue that outlives its process. `next` returns a URL and settles the previous one; if this process dies, its
-    URL is returned again. Shallow URLs come first; hosts alternate. New scans are kept in Redis if `REDIS_URL` is set
+    URL is returned again. Shallow URLs come first; hosts alternate. New scans are stored in Redis if `REDIS_URL` is set
     and `SHOAL_FRONTIER` is not.
 
-    As a context manager it also settles the last URL, unless the block is left by an exception.
+    If the queue is used as a context manager, the end of the block also settles the last URL, unless the block ends
+    with an exception.
     """
 
     def __init__(self, scan_id: str, seeds: list[str], *, max_depth: int = 3) -> None:
@@ -196,8 +201,8 @@ class PersistentUrlQueueManager:
 
     @cached_property
     def redis_client(self) -> "redis.Redis":
-        """A client of the Redis that keeps the scan, for callers that look at its keys. Raises `NoRedisClient` if the
-        scan is kept in the database."""
+        """A client of the Redis server that stores the scan, for callers that read its keys. Raises `NoRedisClient` if
+        the scan is stored in the database."""
         settings = load().settings.redis
         if not self.queue_key.startswith("scan:") or not settings.url:
             raise NoRedisClient(self.scan_id)
@@ -206,7 +211,8 @@ class PersistentUrlQueueManager:
         return redis.Redis.from_url(settings.url, decode_responses=True)
 
     def add(self, url: str, parent_url: str | None = None, depth: int = 0) -> bool:
-        """Add a URL, resolved against its parent if relative; return False if it is invalid, known or too deep."""
+        """Add a URL, resolved against its parent if it is relative. Return `False` if the URL is invalid, known or too
+        deep."""
         found = url_of(url, parent_url)
         if found is None or depth > self.max_depth:
             return False
@@ -215,7 +221,7 @@ class PersistentUrlQueueManager:
         added: int | None = self._scan.add_at_once(found, depth, parent)
         if added is None:
             added = self._call(self._scan.add([found], depth, parent))
-        if added is None:  # the scan does not exist (any more): start it with this URL as seed
+        if added is None:  # the scan does not exist (any more), so start it with this URL as seed
             return self._call(self._begin([found]))
         return added > 0
 
@@ -254,7 +260,7 @@ class PersistentUrlQueueManager:
         self._call(self._scan.erase())
 
     def close(self) -> None:
-        """Release the scan. A URL that was not followed by another `next` is returned again."""
+        """Release the scan. If `next` was not called again after a URL, a later scan returns this URL again."""
         self._end()
 
     def __enter__(self) -> Self:
@@ -286,7 +292,7 @@ class PersistentUrlQueueManager:
 
 
 class _LoopThread:
-    """An event loop on its own thread, for callers without a loop, or whose loop must not be blocked."""
+    """An event loop on a separate thread, for callers that have no loop, or whose loop must not be blocked."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -309,11 +315,12 @@ class _LoopThread:
 
 
 KeyNames = tuple[str, str, str, str]
-"""The locations of the data of a scan: its queue, the URLs it has seen, those it has processed, and their depths."""
+"""The locations of a scan's data: the queue, the URLs seen, the URLs processed, and the depths."""
 
 
 def _wanted_frontier() -> FrontierDriver:
-    """Return the driver for new scans: Redis wherever there is one, unless the settings say otherwise."""
+    """Return the driver for new scans: Redis if `REDIS_URL` is set, unless `SHOAL_FRONTIER` names a different
+    driver."""
     loaded = load()
     chosen = loaded.settings.crawl.frontier
     is_free = loaded.sources["SHOAL_FRONTIER"] == "default" and loaded.settings.redis.url
@@ -347,8 +354,8 @@ async def _open(
 
 
 def _end(thread: _LoopThread, scan: Scan, leaving: AsyncExitStack) -> None:
-    # While the interpreter exits, threads cannot be started and the store may be unavailable. Then the lease expires,
-    # or another process takes it over when it finds that ours is gone.
+    # While the interpreter exits, threads cannot be started and the store may be unavailable. In this case, the lease
+    # expires, or a different process takes it over when it finds that our process is gone.
     with suppress(ShoalError, RuntimeError, TimeoutError):
         thread.call(_leave(scan, leaving), LAST_SECONDS)
     thread.stop()

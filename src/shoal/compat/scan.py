@@ -1,7 +1,7 @@
 """One scan on Shoal's store: a crawl whose URLs are taken by callers, one at a time, under a lease.
 
 Any number of processes may share a scan: each has its own job, in a lane that workers do not lease from, and renews its
-lease. URLs held by a process that died are returned to the queue by the next process that asks.
+lease. If a process dies, the next process that uses the scan returns the dead process's URLs to the queue.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ from shoal.queue.job import Job, Lease, NewJob, local_lane
 from shoal.queue.states import GrantEnd, JobState
 from shoal.work.leases import LeaseRenewer, holder_name, is_gone
 
-MOST_SEEDS = 10_000  # limit of a crawl's options; more are added separately
+MOST_SEEDS = 10_000  # maximum in the options of a crawl; further seeds are added separately
 DEEPEST = 32_767
 AT_ONCE = HostRate(0.0)
-SHORTEST_WAIT_SECONDS = 0.01  # seconds; another transaction has just locked the host
+SHORTEST_WAIT_SECONDS = 0.01  # used when another transaction has just locked the host
 LONGEST_WAIT_SECONDS = 0.25
-TURN_SECONDS = 0.001  # a call from a caller's thread takes about a tenth of that
+TURN_SECONDS = 0.001  # a call from a caller's thread takes about a tenth of this time
 BUSY_TRIES = 200  # after that, the waiting URLs are left to other processes
 ALREADY = frozenset({CrawlState.QUEUED, CrawlState.RUNNING})
 ENDED = TERMINAL | {CrawlState.STOPPING}
@@ -43,8 +43,8 @@ ENDED = TERMINAL | {CrawlState.STOPPING}
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """The number of waiting URLs, and of all URLs ever added. A URL that was returned counts as processed until it is
-    returned."""
+    """The number of waiting URLs, and of all URLs ever added. A URL that `next` has returned counts as processed until
+    it goes back to the queue."""
 
     queued: int = 0
     seen: int = 0
@@ -65,19 +65,19 @@ class ScanLease:
 
 
 class Scan:
-    """A scan as seen by one process."""
+    """The access of one process to a scan."""
 
     def __init__(self, app: App, scan_id: str, *, at_once: bool = False) -> None:
-        """`at_once`: callers use the methods that call Redis from their own threads."""
+        """`at_once`: callers use the methods `…_at_once`, which call Redis from the caller's thread."""
         self.id = read_id(scan_id, "scan_id")
         self._app = app
         self._calls = app.stores.single_calls() if at_once else None
         self._janitor = app.chores.janitor
         self._lock = asyncio.Lock()
-        self._turning = threading.Lock()  # held with the other one, or by a caller's thread
+        self._turning = threading.Lock()  # held together with `_lock`, or by a caller's thread
         self._hold: ScanLease | None = None
-        self._held: dict[Url, FrontierTask] = {}  # handed out and not settled
-        self._undelivered: deque[FrontierTask] = deque()  # taken for a caller that was cancelled meanwhile
+        self._held: dict[Url, FrontierTask] = {}  # returned by `next` and not settled
+        self._undelivered: deque[FrontierTask] = deque()  # taken for a caller that was then cancelled
         self._in_doubt = False  # we do not know whether our last commit succeeded
         self._paused_here = False
         self._watched: dict[JobId, int | None] = {}  # lease ends of other processes' jobs when first seen
@@ -87,7 +87,7 @@ class Scan:
 
     async def begin(self, seeds: Sequence[Url], max_depth: int, frontier: FrontierDriver | None = None) -> bool:
         """Create the scan unless it exists or has no seeds; return whether it was created. `frontier`: the driver of
-        its frontier, by default that of the settings."""
+        its frontier, by default the driver in the settings."""
         if not seeds:
             return False
         config = read_config({"seeds": list(seeds[:MOST_SEEDS]), "depth": max_depth, "sitemap": "off"}, _public_name)
@@ -99,16 +99,17 @@ class Scan:
         return True
 
     def add_at_once(self, url: Url, depth: int, parent: Url | None) -> bool | None:
-        """Add a URL from the caller's thread, without asking the database; None if it must be asked."""
+        """Add a URL from the caller's thread, without querying the database. Return `None` if this needs the
+        database."""
         return None if self._calls is None else self._calls.add(url, min(depth, DEEPEST), parent)
 
     def has_next_at_once(self) -> bool:
-        """Return whether any URL waits, from the caller's thread; False if the database must be asked."""
+        """Return whether any URL waits, from the caller's thread. Return `False` also if this needs the database."""
         return self._calls is not None and (self._calls.waiting() or 0) > 0
 
     def next_at_once(self) -> Url | None:
-        """Settle the URLs held so far and take the next one, from the caller's thread; None if the database must be
-        asked."""
+        """Settle the URLs held so far and take the next one, from the caller's thread. Return `None` if this needs the
+        database."""
         calls = self._calls
         if calls is None or not self._turning.acquire(blocking=False):
             return None
@@ -130,7 +131,7 @@ class Scan:
             self._turning.release()
 
     async def add(self, urls: Sequence[Url], depth: int = 0, parent: Url | None = None) -> int | None:
-        """Add URLs to the queue; return how many were new, or None if the scan does not exist."""
+        """Add URLs to the queue; return how many were new, or `None` if the scan does not exist."""
 
         async def commit(tx: Tx) -> int | None:
             crawl = await self._app.crawls.store.get(tx, self.id)
@@ -148,8 +149,8 @@ class Scan:
         return await self._app.database.run(commit)
 
     async def _look(self) -> None:
-        """Let calls from the threads of callers use what the database says now, and copy the counters of Redis into
-        it."""
+        """Refresh the data that calls from callers' threads use from the database, and copy the counters from Redis to
+        the database."""
 
         async def commit(tx: Tx) -> None:
             await self._look_in(tx, await self._app.crawls.store.get(tx, self.id))
@@ -166,8 +167,8 @@ class Scan:
             await self._calls.look(tx, crawl.number, url, is_running=crawl.state is CrawlState.RUNNING)
 
     async def attach(self) -> bool:
-        """Lease a job of the scan, resuming it if paused, and return the URLs of dead processes to the queue. False if
-        the scan does not exist or has ended."""
+        """Lease a job of the scan, resuming it if paused, and return the URLs of dead processes to the queue. Return
+        `False` if the scan does not exist or has ended."""
         async with self._alone():
             crawl = await self.find()
             if crawl is None or crawl.state in ENDED:
@@ -176,8 +177,8 @@ class Scan:
             return True
 
     async def next(self, *, settling: bool) -> Url | None:
-        """Take the next URL, held until it is settled; None if none is waiting. `settling`: settle all URLs held so
-        far."""
+        """Take the next URL, which is held until it is settled; return `None` if no URL is waiting. `settling`: first
+        settle all URLs held so far."""
         if self._hold is None and await self._is_over():
             return None
         tries = 0
@@ -191,7 +192,7 @@ class Scan:
         return task.url
 
     async def settle(self, url: Url) -> None:
-        """Settle a URL we hold. One we do not hold (any more) is left unchanged."""
+        """Settle a URL that we hold. A URL that we do not hold (any more) is left unchanged."""
         if url in self._held:
             await asyncio.shield(self._turn([self._held[url]], 0))
 
@@ -219,7 +220,7 @@ class Scan:
         return await self._app.database.read(look)
 
     async def pause(self) -> None:
-        """Pause the scan for all processes. URLs we hold are returned to the queue."""
+        """Pause the scan for all processes. URLs that we hold are returned to the queue."""
         if await self.find() is not None:
             async with self._alone():
                 await self._app.crawls.pause(self.id, "pause_scan")
@@ -227,7 +228,7 @@ class Scan:
                 self._paused_here = True
 
     async def erase(self) -> None:
-        """Remove the scan from the store; refused while another process uses it."""
+        """Remove the scan from the store. Raises an error while another process uses it."""
         await self._return_lost_urls()
         _, walked = await self._app.database.read(lambda tx: self._app.queue.jobs.live_of_run(tx, self.id))
         if walked > (self._hold is not None):
@@ -242,7 +243,7 @@ class Scan:
             await self._app.frontier_admin.erase(self.id)
 
     async def leave(self, *, settling: bool = False) -> None:
-        """Return our job; URLs we hold and did not settle go back to the queue."""
+        """Return our job. URLs that we hold and have not settled go back to the queue."""
         async with self._alone():
             await self._leave("left", list(self._held.values()) if settling else [])
 
@@ -285,8 +286,8 @@ class Scan:
             self._undelivered += turn.result()
 
     async def _turn(self, done: list[FrontierTask], want: int) -> list[FrontierTask]:
-        """Settle and take in one commit. If the lease was lost, so was the right to settle: take a new lease and only
-        take."""
+        """Settle and take URLs in one commit. If the lease was lost, nothing may be settled any more: get a new lease
+        and only take URLs."""
         async with self._alone():
             hold = await self._holding()
             try:
@@ -332,7 +333,7 @@ class Scan:
         return self._hold
 
     async def _begin_again(self, hold: ScanLease) -> None:
-        """Recover after a commit with unknown outcome: return every URL we still hold to the queue."""
+        """Recover after a commit with unknown outcome: return every URL that we still hold to the queue."""
         self._held.clear()
         self._undelivered.clear()
         try:
@@ -362,7 +363,7 @@ class Scan:
         return ScanLease(crawl, lease, commits, renewer, asyncio.create_task(self._keep_alive(renewer)))
 
     async def _lease(self, crawl: Crawl) -> Lease:
-        """Create and lease a job of our own in one commit; waiting jobs that nobody holds are cancelled."""
+        """Create and lease a job for this process in one commit. Waiting jobs, which nobody holds, are cancelled."""
         app = self._app
         job = NewJob(JobId(new_id("job")), KIND, self.id, lane=local_lane(self.id), priority=crawl.priority)
 
@@ -383,7 +384,7 @@ class Scan:
         return await app.database.run(commit)
 
     async def _wait(self) -> float | None:
-        """Return the seconds to wait before the next attempt to take; None if nothing is waiting."""
+        """Return the seconds to wait before the next attempt to take a URL; `None` if no URL is waiting."""
         other_seeds = await self._return_lost_urls()
         hold = self._hold
         if hold is None:
@@ -401,7 +402,8 @@ class Scan:
         if waiting:
             return next_in
         ours = len(self._held) + len(self._undelivered)
-        # A process elsewhere may be dead, which shows only when its lease expires: do not report "empty" yet.
+        # A process on a different machine may be dead. This shows only when its lease expires, so do not report "empty"
+        # yet.
         return LONGEST_WAIT_SECONDS if taken > ours and any(map(self._is_unknown, other_seeds)) else None
 
     async def _return_lost_urls(self) -> list[Job]:
@@ -420,12 +422,12 @@ class Scan:
     async def _return_urls(self, job: Job) -> None:
         queue = self._app.queue
         move = job_states.give_back(job.id, job.lease_epoch, GrantEnd.CRASHED, "its process is gone")
-        with suppress(LeaseLost):  # another process did it first
+        with suppress(LeaseLost):  # another process has already returned the job
             await self._app.database.run(lambda tx: queue.moves.move_in(tx, move, KIND, self.id, job))
 
     def _is_unknown(self, job: Job) -> bool:
-        """Return whether a job's process may be dead: it is on another machine and has not renewed its lease since
-        first seen."""
+        """Return whether a job's process may be dead: it is on a different machine and has not renewed its lease since
+        we first saw the lease."""
         here = holder_name().rsplit("/", 2)[0]
         if (job.lease_holder or "").startswith(f"{here}/"):
             return False
@@ -436,7 +438,7 @@ class Scan:
         self._forget()
         await self._copy_counters()
         if hold is not None:
-            with suppress(LeaseLost):  # then there is no job to return
+            with suppress(LeaseLost):  # if the lease is lost, there is no job to return
                 await hold.commits.hand_back(report, reason)
 
     def _forget(self) -> None:
@@ -454,7 +456,8 @@ class Scan:
                 await self._copy_counters()
 
     async def _copy_counters(self) -> None:
-        """Copy what calls from other threads changed. If the store is unavailable, a later copy is as good."""
+        """Copy the counters that calls from other threads have changed to the database. If the store is unavailable, a
+        later copy is enough."""
         if self._calls is not None and self._calls.has_changes:
             with suppress(ShoalError):
                 await self._look()

@@ -1,1 +1,1 @@
-"""Events: kept in the outbox for webhooks and the event file; see `retention`."""
+"""Events: stored in the outbox for webhooks and the event file (see `forwarder.EventRetention`)."""

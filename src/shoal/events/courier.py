@@ -1,4 +1,4 @@
-"""Sends events to webhooks, retries with back-off, and disables a webhook that fails for long."""
+"""Sends events to webhooks, retries with back-off, and disables a webhook that has failed for a long time."""
 
 import asyncio
 import random
@@ -28,10 +28,10 @@ LONGEST_HOLD = timedelta(hours=24)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The response of a receiver. `hold`: how long it asked to be sent nothing."""
+    """The response of a receiver. `hold`: for how long the receiver asked us to send nothing."""
 
     status: int | None
-    error: str | None  # None: it accepted the event
+    error: str | None  # `None` if the receiver accepted the event
     hold: timedelta | None = None
     code: str | None = None  # error code, if there was no response
 
@@ -45,7 +45,7 @@ class Answer:
 
 
 class WebhookSender:
-    """Sends events through its own egress, which is opened with the first one."""
+    """Sends events through its own egress, which is opened for the first event."""
 
     def __init__(self, egress: Callable[[], Egress], clock: Clock) -> None:
         self._new_egress = egress
@@ -89,12 +89,12 @@ class WebhookSender:
         return Answer(outcome.status, f"{why} ({outcome.status})", hold)
 
 
-AT_ONCE = 8  # concurrent deliveries to one webhook; a webhook that fails gets one
-AT_ONCE_TO_ALL = 200  # each may hold a connection for as long as a response may take
-BATCH = 64  # deliveries that one commit takes and the next one settles
-BEGIN_WITHIN = 2.0  # seconds; deliveries not started by then are returned, because nobody else can send taken ones
+AT_ONCE = 8  # concurrent deliveries to one webhook; a failing webhook gets one delivery at a time
+AT_ONCE_TO_ALL = 200  # concurrent deliveries in all; each may occupy a connection for as long as a response may take
+BATCH = 64  # deliveries that one commit takes and the next commit settles
+BEGIN_WITHIN = 2.0  # deliveries not started by then are returned, because no other courier can send taken ones
 TAKEN_FOR = 3 * RESPONSE_TIMEOUT
-GIVE_UP = timedelta(days=5)  # after failures for so long, the endpoint is considered gone
+GIVE_UP = timedelta(days=5)  # after so much time with only failures, the endpoint is considered gone
 
 
 class DeliveriesSent(Signal, frozen=True, kw_only=True):
@@ -114,7 +114,7 @@ class WebhookDisabled(Signal, frozen=True, kw_only=True):
 
 
 class CourierFailed(Signal, frozen=True, kw_only=True):
-    """Serving a webhook failed on our side, usually because the store could not be reached."""
+    """Sending events to a webhook failed on our side, usually because the store could not be reached."""
 
     webhook_id: str
     error: str
@@ -122,7 +122,7 @@ class CourierFailed(Signal, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _Batch:
-    """Deliveries that were taken: those not started yet, and the results of the others."""
+    """Deliveries that were taken: `left` are not started yet, `sent` have results."""
 
     webhook: Webhook
     secrets: list[str]
@@ -132,7 +132,8 @@ class _Batch:
 
 
 class Courier:
-    """Several couriers may run at the same time: a delivery that one has taken is left alone by the others."""
+    """The chore that sends deliveries. Several couriers may run at the same time: a delivery that one courier has taken
+    is skipped by the others."""
 
     name = "courier"
 
@@ -154,7 +155,7 @@ class Courier:
         self._places = asyncio.Semaphore(AT_ONCE_TO_ALL)
 
     async def run_once(self) -> PassResult:
-        """Start serving every webhook that has something due, without waiting for any."""
+        """Start sending the due deliveries of every webhook, without waiting for the results."""
         for webhook_id in await self._database.read(self._webhooks.due):
             if webhook_id not in self._serving or self._serving[webhook_id].done():
                 self._serving[webhook_id] = asyncio.create_task(self._serve(webhook_id))
@@ -172,12 +173,12 @@ class Courier:
         self._sender.close()
 
     async def _serve(self, webhook_id: str) -> None:
-        """Send due deliveries batch by batch; failed ones are retried in a later pass."""
+        """Send due deliveries batch by batch; failed deliveries are retried in a later pass."""
         try:
             batch = await self._database.run(lambda tx: self._take(tx, webhook_id))
             while batch is not None:
                 batch = await self._round(batch)
-        except Exception as error:  # taken deliveries become due again; other webhooks must not be affected
+        except Exception as error:  # the taken deliveries become due again, and other webhooks must not be affected
             self._signals.emit(CourierFailed(webhook_id=webhook_id, error=f"{type(error).__name__}: {error}"))
 
     async def _take(self, tx: Tx, webhook_id: str) -> _Batch | None:
@@ -191,7 +192,7 @@ class Courier:
         return _Batch(webhook, webhook.secrets(await self._webhooks.now(tx)), deque(taken)) if taken else None
 
     async def _round(self, batch: _Batch) -> _Batch | None:
-        """Send a batch; one commit settles it and takes the next."""
+        """Send a batch; one commit settles this batch and takes the next one."""
         until = self._clock.monotonic() + BEGIN_WITHIN
         lanes = AT_ONCE if batch.webhook.failing_since is None else 1
         await asyncio.gather(*(self._send_some(batch, until) for _ in range(lanes)))
@@ -237,7 +238,8 @@ class Courier:
         return after, await self._next(tx, after) if goes_on else None
 
     def _wait(self, delivery: Delivery, answer: Answer) -> timedelta | None:
-        """Return the delay before the next attempt; None after the last. `attempts` includes this one."""
+        """Return the delay before the next attempt; `None` after the last attempt. `attempts` includes the current
+        attempt."""
         if delivery.attempts > len(WAITS):
             return None
         wait = WAITS[delivery.attempts - 1] * (1 + JITTER * self._jitter())
@@ -261,8 +263,8 @@ class Courier:
 
 
 def _standing(webhook: Webhook, answers: list[Answer], now: int) -> Webhook:
-    """Return the webhook after a batch; `now` is the store's time."""
-    if not answers:  # no place was free in time
+    """Return the webhook with its state after a batch. `now` is the store's time."""
+    if not answers:  # no delivery was sent, because no place was free in time
         return webhook
     if any(answer.status == 410 for answer in answers):
         return replace(webhook, enabled=False, reason="gone")

@@ -15,14 +15,14 @@ SOURCE = "shoal"
 
 
 class EventType(Struct, frozen=True):
-    """A type of events: when it is sent, and the names in its data."""
+    """An event type: when such events are sent, and the field names in their data."""
 
     description: str
     data: tuple[str, ...]
 
 
 _CRAWL = ("crawl_id", "reason")
-_CRAWL_END = (*_CRAWL, "skipped", "message")  # the message names what was left out
+_CRAWL_END = (*_CRAWL, "skipped", "message")  # the message names what the crawl left out
 _JOB = (
     *("job_id", "url", "policy", "labels", "group", "attempt", "status", "final_url", "http_status", "data", "meta"),
     "fetched_at",
@@ -36,7 +36,7 @@ TYPES: Mapping[str, EventType] = {
     "crawl.job.completed": EventType("a page job has its result", _JOB),
     "crawl.job.failed": EventType("a page job failed for the last time, or its workers were lost too often", _JOB),
     "crawl.group.completed": EventType(
-        "every job of a group has ended, or it was cancelled",
+        "every job of a group has ended, or the group was cancelled",
         ("group", "state", "project", "labels", "total", "jobs"),
     ),
     "analysis.completed": EventType(
@@ -51,7 +51,7 @@ TYPES: Mapping[str, EventType] = {
 """All types of events."""
 
 TEST_TYPE = "webhook.test"
-"""The type of test events, which are sent to one webhook and stored nowhere; nobody subscribes to it."""
+"""The type of test events. They are sent to one webhook and not stored, and a webhook cannot subscribe to this type."""
 
 
 class Event(Struct, frozen=True):
@@ -90,7 +90,7 @@ class EventReceipt(Struct, frozen=True):
             "subject": self.subject,
             "time": from_micros(self.created_at),
             "datacontenttype": "application/json",
-            "sequence": str(self.sequence),  # a CloudEvents extension; not padded, so compare it as a number
+            "sequence": str(self.sequence),  # a CloudEvents extension; not padded with zeros, so compare it as a number
         }
 
 

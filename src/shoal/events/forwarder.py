@@ -1,4 +1,5 @@
-"""The chores over the outbox: number the events and hand them to webhooks, append them to a file, remove old ones."""
+"""The chores that process the outbox: number events and queue them for webhooks, append events to a file, remove old
+events."""
 
 import os
 from dataclasses import replace
@@ -20,14 +21,15 @@ BATCH = 1_000
 
 
 class EventsNumbered(Signal, frozen=True, kw_only=True):
-    """Events were numbered: how many, and the longest time that one of them had waited since its commit."""
+    """Events were numbered: how many, and the longest time that an event had waited since its commit."""
 
     count: int
     waited_seconds: float
 
 
 class Forwarder:
-    """Numbers events and queues them. Several may run at the same time: each step is one commit under a lock."""
+    """Numbers events and queues them for webhooks. Several forwarders may run at the same time: each step is one commit
+    under a lock."""
 
     name = "forwarder"
 
@@ -63,8 +65,8 @@ class Forwarder:
 
 
 class EventFile:
-    """Appends events to a file, at least once: after a crash between writing lines and storing the cursor, the next
-    writer writes them again, with the same ids."""
+    """Appends each event to a file at least once. After a crash between writing lines and storing the cursor, the next
+    writer writes these lines again, with the same ids."""
 
     name = "event file"
 
@@ -102,15 +104,15 @@ def _fresh_line(file: BinaryIO) -> bytes:
 
 
 class SinkMissedEvents(Signal, frozen=True, kw_only=True):
-    """A sink fell so far behind that events it had not read were removed."""
+    """A sink fell so far behind that events were removed before the sink had read them."""
 
     sink: str
 
 
 class EventRetention:
-    """Implements `queue.pruner.RetentionRule`. Events that a webhook still waits for are kept however old they are. For
-    the event file they are kept longer, but not for ever: a file that is no longer used looks like one that cannot be
-    written at the moment."""
+    """Implements `queue.pruner.RetentionRule`. Events that a webhook still has to receive are kept, no matter how old
+    they are. Events that the event file still has to receive are kept longer than others, but not forever, because a
+    file that is no longer used looks the same as a file that cannot be written at the moment."""
 
     name = "events"
 
@@ -124,7 +126,7 @@ class EventRetention:
         async def commit(tx: Tx) -> tuple[int, list[str]]:
             old = await self._store.last_before(tx, before)
             too_old = await self._store.last_before(tx, before - span(self._longer))
-            # The number is looked up, so that events which are kept are not read again and again.
+            # The number is computed first, so that kept events are not read repeatedly.
             until = last_prunable(old, too_old, await self._store.progress(tx))
             return await self._store.prune(tx, until, before, limit)
 
@@ -135,8 +137,9 @@ class EventRetention:
 
 
 def last_prunable(old: int, too_old: int, progress: ReadingProgress) -> int:
-    """Return the last event that may be removed: an old one that every reader has, or one so old that sinks are not
-    waited for. Webhooks are."""
+    """Return the number of the last event that may be removed. An event may be removed if it is `old` and every webhook
+    and sink has read it. Events up to `too_old` may be removed even if a sink has not read them, but not before every
+    webhook has."""
     hooks = old if progress.hooks is None else progress.hooks
     sinks = old if progress.sinks is None else progress.sinks
     return min(old, hooks, max(sinks, too_old))

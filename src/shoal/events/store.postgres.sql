@@ -20,7 +20,7 @@ FROM unnest(:id::text[], :sequence::bigint[]) AS g (id, sequence) WHERE outbox.i
 SELECT * FROM webhook WHERE id = :id FOR UPDATE;
 
 -- name: put_deliveries
--- Add events to a webhook's queue, to be sent immediately, including those that were in it before.
+-- Add events to a webhook's queue, to be sent immediately, even if they were in the queue before.
 -- batch: arrays
 INSERT INTO delivery (webhook, sequence, state, attempts, next_at)
 SELECT g.webhook, g.sequence, 'waiting', 0, shoal_now() FROM unnest(:webhook::text[], :sequence::bigint[]) AS g (webhook, sequence)
@@ -48,8 +48,8 @@ SELECT sequence, id, type, subject, body, created_at FROM outbox WHERE sequence 
 DELETE FROM outbox WHERE sequence = ANY(:sequence::bigint[]);
 
 -- name: forget_deliveries
--- Delete the deliveries of events. They are looked up by key once they are locked: one that was changed meanwhile has
--- another place.
+-- Delete the deliveries of events. Once the rows are locked, they are looked up by key, because a row that was changed
+-- in the meantime has a different location.
 -- batch: arrays
 DELETE FROM delivery WHERE sequence = ANY(ARRAY(
     SELECT d.sequence FROM delivery AS d WHERE d.sequence = ANY(:sequence::bigint[]) ORDER BY d.sequence, d.webhook FOR UPDATE));
@@ -62,8 +62,8 @@ FROM unnest(:webhook::text[], :sequence::bigint[], :reserved_for::bigint[]) AS g
 WHERE delivery.webhook = ANY(ARRAY[g.webhook]) AND delivery.sequence >= g.sequence AND delivery.sequence <= g.sequence;
 
 -- name: give_back_deliveries
--- Return reserved deliveries that were not attempted. A delivery that was replayed meanwhile has other attempts and is
--- left alone.
+-- Return reserved deliveries that were not attempted. A delivery that was replayed in the meantime has a different
+-- number of attempts and is not changed.
 -- rows: webhook sequence attempts next_at
 UPDATE delivery SET attempts = delivery.attempts - 1, next_at = g.next_at
 FROM (SELECT * FROM unnest(:webhook::text[], :sequence::bigint[], :attempts::int[], :next_at::bigint[])
@@ -80,8 +80,9 @@ FROM (SELECT * FROM unnest(:webhook::text[], :sequence::bigint[], :status::int[]
 WHERE delivery.webhook = ANY(ARRAY[g.webhook]) AND delivery.sequence >= g.sequence AND delivery.sequence <= g.sequence;
 
 -- name: empty_webhook
--- Delete the first deliveries of a webhook. Ordered by both, as a range: only one index has that order. They are looked
--- up by key once they are locked: one that was changed meanwhile has another place.
+-- Delete the first deliveries of a webhook. The query orders by both key columns and compares the webhook as a range,
+-- because only one index has that order. Once the rows are locked, they are looked up by key, because a row that was
+-- changed in the meantime has a different location.
 WITH first AS MATERIALIZED (
     SELECT d.webhook, d.sequence FROM delivery AS d WHERE d.webhook >= :webhook AND d.webhook <= :webhook
     ORDER BY d.webhook, d.sequence LIMIT :limit FOR UPDATE

@@ -14,23 +14,23 @@ from shoal.base.text import storable
 from shoal.events.event import EventReceipt
 from shoal.events.webhook import Delivery, DeliveryState, Webhook
 
-SCAN = 5_000  # deliveries that one query looks at
+SCAN = 5_000  # deliveries that one query reads
 
 
 class ReadingProgress(Struct, frozen=True):
-    """How far events have been read, as event numbers; None if nobody reads them in that way."""
+    """How far events have been read, as event numbers; `None` if there is no such reader."""
 
-    hooks: int | None  # every enabled webhook has them in its queue
-    sinks: int | None  # every sink has processed them
+    hooks: int | None  # every enabled webhook has the events up to here in its queue
+    sinks: int | None  # every sink has processed the events up to here
 
 
 class EventStore:
     """The outbox, from which events are read by number, and the cursors of its readers."""
 
     async def number(self, tx: Tx, limit: int) -> tuple[int, timedelta]:
-        """Number the oldest committed events that have no sequence number; return how many, and the longest wait among
-        them. Only one transaction numbers at a time: no number is assigned while a smaller one is uncommitted, so a
-        reader that has seen a number has missed none before it."""
+        """Number the oldest committed events that have no sequence number; return how many events were numbered, and
+        the longest time that one of them had waited. Only one transaction at a time assigns numbers: no number is
+        assigned while a smaller one is uncommitted, so a reader that has seen a number has missed no smaller number."""
         last = await tx.value("lock_event_number")
         rows = await tx.all("new_events", limit=limit)
         if rows:
@@ -45,8 +45,8 @@ class EventStore:
         return max((int(row["waited"]) for row in rows), default=0)
 
     async def after(self, tx: Tx, sequence: int, limit: int) -> list[EventReceipt]:
-        """Return numbered events after `sequence`, in order: up to `limit`, fewer if they are large, and at least one
-        if there is one."""
+        """Return numbered events after `sequence`, in order. Return up to `limit` events, or fewer if they are large,
+        but at least one if there is any."""
         heads = readable(await tx.all("sizes_of_events", sequence=sequence, limit=limit))
         last = heads[-1]["sequence"] if heads else sequence
         return [_event(row) for row in await tx.all("events_until", sequence=sequence, last=last)] if heads else []
@@ -77,7 +77,7 @@ class EventStore:
         return await tx.value("event_cursor", sink=sink) or 0
 
     async def move_cursor(self, tx: Tx, sink: str, seen: int, to: int) -> bool:
-        """Store the cursor of a sink; return False if it was no longer at `seen`."""
+        """Store the cursor of a sink; return `False` if the stored cursor was no longer `seen`."""
         return await tx.execute("move_event_cursor", sink=sink, seen=seen, moved=to) == 1
 
     async def drop_cursor(self, tx: Tx, sink: str) -> None:
@@ -95,8 +95,8 @@ class EventStore:
 
     async def prune(self, tx: Tx, until: int, before: int, limit: int) -> tuple[int, list[str]]:
         """Remove events up to the number `until` and older than `before`, except those that a webhook still has to
-        receive. Return how many, and the sinks that missed some: their cursors are removed too, so that an abandoned
-        sink does not keep events back again."""
+        receive. Return how many events were removed, and the sinks that had not read some of them. The cursors of these
+        sinks are removed too, so that an abandoned sink does not prevent the removal of further events."""
         rows = await tx.all("old_events", until=until, before=before, limit=limit)
         old = [{"sequence": row["sequence"]} for row in rows]
         if not old:
@@ -108,7 +108,7 @@ class EventStore:
 
 
 class WebhookStore:
-    """Webhooks, and the events that each still has to receive."""
+    """Webhooks, and the events that each webhook still has to receive."""
 
     async def now(self, tx: Tx) -> int:
         """Return the time of the store's clock."""
@@ -116,7 +116,7 @@ class WebhookStore:
         return now
 
     async def insert(self, tx: Tx, webhook: Webhook) -> None:
-        """Store a webhook; one with the same id stays as it is."""
+        """Store a webhook. If the id exists, the stored webhook is not changed."""
         await tx.execute("insert_webhook", **_values(webhook))
 
     async def get(self, tx: Tx, webhook_id: str) -> Webhook | None:
@@ -144,11 +144,11 @@ class WebhookStore:
         return await tx.execute("remove_webhook", id=webhook_id) == 1
 
     async def put(self, tx: Tx, webhook_id: str, sequences: Sequence[int]) -> None:
-        """Put events into a webhook's queue, due immediately, including those that were in it before."""
+        """Put events into a webhook's queue, due immediately, even if they were in the queue before."""
         await tx.many("put_deliveries", [{"webhook": webhook_id, "sequence": number} for number in sequences])
 
     async def hold(self, tx: Tx, webhook_id: str, wait: timedelta) -> None:
-        """Send the webhook nothing for `wait`, as it asked."""
+        """Send nothing to the webhook for the time `wait`, because the receiver asked for it."""
         await tx.execute("hold_webhook", id=webhook_id, wait=span(wait))
 
     async def due(self, tx: Tx) -> list[str]:
@@ -158,8 +158,9 @@ class WebhookStore:
     async def take(
         self, tx: Tx, webhook_id: str, limit: int, reserved_for: timedelta
     ) -> list[tuple[Delivery, EventReceipt]]:
-        """Take due deliveries of a webhook, fewer if they are large, and count an attempt for each. Nobody else takes
-        them for `reserved_for`. If the courier dies after sending some of them, they are sent again."""
+        """Take due deliveries of a webhook (fewer if their events are large), and count an attempt for each. No other
+        courier takes these deliveries for the time `reserved_for`. If the courier dies after it has sent some of them,
+        they are sent again."""
         rows = readable(await tx.all("due_deliveries", webhook=webhook_id, limit=limit))
         if not rows:
             return []
@@ -185,8 +186,8 @@ class WebhookStore:
     async def failed(
         self, tx: Tx, delivery: Delivery, status: int | None, error: str, again_in: timedelta | None
     ) -> None:
-        """Record a failed attempt: the delivery waits for the next one, or is dead if there is none. A delivery that
-        was replayed meanwhile is left as it is."""
+        """Record a failed attempt: the delivery waits for the next attempt, or is dead if this was the last one. A
+        delivery that was replayed in the meantime is not changed."""
         await tx.execute(
             "delivery_failed",
             webhook=delivery.webhook,
@@ -199,8 +200,8 @@ class WebhookStore:
         )
 
     async def deliveries(self, tx: Tx, webhook_id: str, state: str | None, before: int, limit: int) -> list[Delivery]:
-        """Return deliveries of a webhook, newest first, before a sequence number. Each query looks at a limited number
-        of them, however few are in the state."""
+        """Return deliveries of a webhook, newest first, before a sequence number. Each query reads a limited number of
+        deliveries, even if few of them are in the given state."""
         if state == DeliveryState.DEAD:
             rows = await tx.all("deliveries_that_died", webhook=webhook_id, before=before, limit=limit)
             return [_delivery(row) for row in rows]
@@ -215,7 +216,7 @@ class WebhookStore:
         return [_delivery(row) for row in rows]
 
     async def counts(self, tx: Tx, webhook_id: str) -> dict[str, int]:
-        """Return how many of its deliveries are waiting and how many are dead."""
+        """Return how many deliveries of a webhook are waiting and how many are dead."""
         waiting = await tx.value("waiting_deliveries", webhook=webhook_id)
         return {"waiting": waiting, "dead": await tx.value("dead_deliveries", webhook=webhook_id)}
 

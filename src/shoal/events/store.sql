@@ -15,7 +15,7 @@ SELECT id, shoal_now() - created_at AS waited FROM outbox WHERE sequence IS NULL
 SELECT sequence, length(body) AS size FROM outbox WHERE sequence > :sequence ORDER BY sequence LIMIT :limit;
 
 -- name: events_until
--- Numbered events after a number and up to another, in order.
+-- Numbered events after one number and up to a second number, in order.
 SELECT sequence, id, type, subject, body, created_at FROM outbox WHERE sequence > :sequence AND sequence <= :last
 ORDER BY sequence;
 
@@ -43,7 +43,7 @@ INSERT INTO event_cursor (sink, seen) VALUES (:sink, :moved)
 ON CONFLICT (sink) DO UPDATE SET seen = excluded.seen WHERE event_cursor.seen = :seen;
 
 -- name: drop_cursor
--- Delete the position of a sink that reads no more.
+-- Delete the position of a sink that is no longer used.
 DELETE FROM event_cursor WHERE sink = :sink;
 
 -- name: last_event_before
@@ -70,7 +70,7 @@ ORDER BY sequence LIMIT :limit;
 DELETE FROM event_cursor WHERE seen < :before RETURNING sink;
 
 -- name: insert_webhook
--- Store a webhook, unless its id is kept already.
+-- Store a webhook, unless its id exists already.
 INSERT INTO webhook (id, url, events, secret, old_secret, old_until, enabled, reason, seen, failing_since, held_until,
                      created_at)
 VALUES (:id, :url, :events, :secret, :old_secret, :old_until, :enabled, :reason, :cursor, :failing_since, :held_until,
@@ -97,7 +97,7 @@ SELECT * FROM webhook WHERE id = :id;
 SELECT * FROM webhook ORDER BY created_at, id;
 
 -- name: remove_webhook
--- Delete a webhook; its queue goes with it.
+-- Delete a webhook and, by the foreign key, its queue.
 DELETE FROM webhook WHERE id = :id;
 
 -- name: due_webhooks
@@ -109,15 +109,16 @@ WHERE w.enabled = 1 AND w.held_until <= shoal_now()
 ORDER BY w.id;
 
 -- name: delivery_failed
--- Store a failed attempt of a delivery: it waits, or it is dead. A delivery that was replayed meanwhile has other
--- attempts and is left alone.
+-- Store a failed attempt of a delivery: the delivery waits again, or is dead. A delivery that was replayed in the
+-- meantime has a different number of attempts and is not changed.
 UPDATE delivery
 SET state = :state, next_at = shoal_now() + :wait, status = :status, error = :error
 WHERE webhook = :webhook AND sequence = :sequence AND CASE WHEN state = 'waiting' THEN TRUE ELSE FALSE END
       AND attempts = :attempts;
 
 -- name: deliveries
--- Return deliveries of a webhook, newest first: of the :scan before a number those in a state.
+-- Return deliveries of a webhook, newest first. The query reads :scan deliveries before a number and returns those in
+-- the given state.
 SELECT d.webhook, d.sequence, d.state, d.attempts, d.next_at, d.status, d.error,
        (SELECT o.id FROM outbox AS o WHERE o.sequence = d.sequence) AS event_id,
        (SELECT o.type FROM outbox AS o WHERE o.sequence = d.sequence) AS event_type
@@ -127,7 +128,7 @@ WHERE CAST(:state AS TEXT) IS NULL OR d.state = :state
 ORDER BY d.webhook DESC, d.sequence DESC LIMIT :limit;
 
 -- name: delivery_before
--- Return the number of a delivery of a webhook, :skip deliveries before the last one before :before.
+-- Return the number of the webhook's delivery that is :skip deliveries before the last delivery before :before.
 SELECT t.sequence FROM delivery AS t WHERE t.webhook >= :webhook AND (t.webhook, t.sequence) < (:webhook, :before)
 ORDER BY t.webhook DESC, t.sequence DESC LIMIT 1 OFFSET :skip;
 

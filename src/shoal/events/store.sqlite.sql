@@ -16,7 +16,7 @@ UPDATE outbox SET sequence = :sequence WHERE id = :id;
 SELECT * FROM webhook WHERE id = :id;
 
 -- name: put_deliveries
--- Add events to a webhook's queue, to be sent immediately, including those that were in it before.
+-- Add events to a webhook's queue, to be sent immediately, even if they were in the queue before.
 INSERT INTO delivery (webhook, sequence, state, attempts, next_at) VALUES (:webhook, :sequence, 'waiting', 0, shoal_now())
 ON CONFLICT (webhook, sequence) DO UPDATE SET state = 'waiting', attempts = 0, next_at = excluded.next_at, error = NULL;
 
@@ -47,8 +47,8 @@ UPDATE delivery SET attempts = attempts + 1, next_at = shoal_now() + :reserved_f
 WHERE webhook = :webhook AND sequence = :sequence;
 
 -- name: give_back_deliveries
--- Return reserved deliveries that were not attempted. A delivery that was replayed meanwhile has other attempts and is
--- left alone.
+-- Return reserved deliveries that were not attempted. A delivery that was replayed in the meantime has a different
+-- number of attempts and is not changed.
 -- rows: webhook sequence attempts next_at
 UPDATE delivery SET attempts = attempts - 1, next_at = :next_at
 WHERE webhook = :webhook AND sequence = :sequence AND state = 'waiting' AND attempts = :attempts;

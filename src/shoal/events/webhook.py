@@ -18,7 +18,7 @@ from shoal.base.url import UrlRefusal, canonical
 from shoal.events.event import TYPES
 
 PREFIX = "whsec_"
-SHORTEST, LONGEST = 24, 64  # bytes of a secret, as specified
+SHORTEST, LONGEST = 24, 64  # length of a secret in bytes, as in the Standard Webhooks specification
 FIX = f"give {PREFIX} and {SHORTEST} to {LONGEST} bytes in base64, or omit it to have one generated"
 
 
@@ -49,7 +49,7 @@ def _key(secret: str) -> bytes:
 
 WAITS = tuple(
     timedelta(seconds=seconds)
-    for seconds in (5, 30, 120, 600, 1800, 3600, 2 * 3600, 4 * 3600, 6 * 3600, 8 * 3600)  # a day in all
+    for seconds in (5, 30, 120, 600, 1800, 3600, 2 * 3600, 4 * 3600, 6 * 3600, 8 * 3600)  # a day in total
 )
 JITTER = 0.2
 
@@ -62,7 +62,7 @@ def check_url(text: str) -> str:
 
 
 def check_events(wanted: list[str]) -> list[str]:
-    """Check event names; `crawl.*` matches all that start with `crawl.`."""
+    """Check event names; `crawl.*` matches all names that start with `crawl.`."""
     for name in wanted:
         known = any(kind.startswith(name[:-1]) for kind in TYPES) if name.endswith(".*") else name in TYPES
         if not known:
@@ -109,14 +109,14 @@ class WebhookChange(Form, frozen=True, kw_only=True):
 
 
 class DeliveryState(StrEnum):
-    WAITING = "waiting"  # will be sent at `next_at`, for the first time or again
+    WAITING = "waiting"  # will be sent at `next_at`, for the first time or as a retry
     DELIVERED = "delivered"  # answered with 2xx
     DEAD = "dead"  # the last attempt failed; can be replayed
 
 
 class WebhookState(StrEnum):
     ENABLED = "enabled"
-    FAILING = "failing"  # enabled, and every delivery has failed lately
+    FAILING = "failing"  # enabled, but every recent delivery has failed
     DISABLED = "disabled"
 
     @classmethod
@@ -138,7 +138,8 @@ DELIVERY_LABELS = {
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """A receiver of events. `old_secret` (several are separated by spaces) also signs until `old_until`."""
+    """A receiver of events. Until `old_until`, requests are also signed with `old_secret`, which may contain several
+    secrets, separated by spaces."""
 
     id: str
     url: str
@@ -150,7 +151,7 @@ class Webhook:
     reason: str | None = None  # why it is disabled
     cursor: int = 0  # the last event that was examined for its queue
     failing_since: int | None = None
-    held_until: int = 0  # it asked to be sent nothing before; 0: it did not
+    held_until: int = 0  # the receiver asked us to send nothing before this time; 0 if it did not ask
     created_at: int = 0
 
     @property

@@ -38,15 +38,16 @@ class Webhooks:
         self._rule = rule
 
     async def make(self, form: NewWebhook, webhook_id: str | None = None, *, audit: AuditHook = no_audit) -> Webhook:
-        """Create a webhook for events from now on. Only this response and that of `rotate` contain the secret. Creating
-        one again with the same id changes nothing."""
+        """Create a webhook for events from now on. Only the results of this method and of `rotate` contain the secret.
+        Creating a webhook with an existing id changes nothing."""
         self._check_address(form.url)
         secret = form.secret or new_secret()
         webhook = Webhook(webhook_id or new_id("whk"), form.url, tuple(form.events), secret)
 
         async def commit(tx: Tx) -> Webhook:
             if webhooks := await self._store.all(tx):
-                await self._store.lock(tx, webhooks[0].id)  # one at a time; the others are counted after its commit
+                # Webhooks are created one at a time, so that each commit counts the webhooks of earlier commits.
+                await self._store.lock(tx, webhooks[0].id)
             if (there := await self._store.get(tx, webhook.id)) is not None:
                 return there
             if len(await self._store.all(tx)) >= MOST_WEBHOOKS:
@@ -70,7 +71,8 @@ class Webhooks:
         return await self._database.read(look)
 
     async def change(self, webhook_id: str, change: WebhookChange, *, audit: AuditHook = no_audit) -> Webhook:
-        """Change a webhook. Enabling it again sends the events it missed that are still stored."""
+        """Change a webhook. If a webhook is enabled again, it gets the events it missed, as far as they are still
+        stored."""
         if change.url is not None:
             self._check_address(change.url)
 
@@ -78,14 +80,15 @@ class Webhooks:
             if change.enabled is not None:
                 why = None if change.enabled else "asked"
                 webhook = replace(webhook, enabled=change.enabled, reason=why, failing_since=None, held_until=0)
-            if change.url is not None:  # failures and holds of the old address do not apply to the new one
+            if change.url is not None:  # failures and holds of the old address do not apply to the new address
                 webhook = replace(webhook, url=change.url, failing_since=None, held_until=0)
             return webhook if change.events is None else replace(webhook, events=tuple(change.events))
 
         return await self._update(webhook_id, changed, audit, "webhook.changed")
 
     async def rotate(self, webhook_id: str, *, audit: AuditHook = no_audit) -> Webhook:
-        """Create a new secret; the previous ones also sign for a day. The response contains the new secret."""
+        """Create a new secret. For a day, requests are also signed with the previous secrets. The result contains the
+        new secret."""
 
         def rotated(webhook: Webhook, now: int) -> Webhook:
             old = " ".join(webhook.secrets(now)[:MOST_OLD_SECRETS])  # so rotating twice does not cut off receivers
@@ -94,8 +97,8 @@ class Webhooks:
         return await self._update(webhook_id, rotated, audit, "webhook.rotated")
 
     async def remove(self, webhook_id: str, *, audit: AuditHook = no_audit) -> None:
-        """Remove a webhook and its queue, which may be long: one batch per commit, so that others can write
-        meanwhile."""
+        """Remove a webhook and its queue. Because the queue may be long, each commit removes only one batch, so that
+        other processes can write in between."""
 
         async def empty(tx: Tx) -> int:
             webhook = await self._locked(tx, webhook_id)
@@ -120,13 +123,13 @@ class Webhooks:
         return await self._database.read(look)
 
     async def replay(self, webhook_id: str, event_id: str, *, audit: AuditHook = no_audit) -> int:
-        """Send one event again, whatever its state."""
+        """Send one event again, regardless of the state of its delivery."""
 
         async def commit(tx: Tx) -> int:
             await self._locked(tx, webhook_id)
             event = await self._events.find(tx, event_id)
             if event is None:
-                raise NotFound("event", event_id, "it may have been removed after SHOAL_EVENTS_KEEP")
+                raise NotFound("event", event_id, "the event may have been removed after SHOAL_EVENTS_KEEP")
             await self._store.put(tx, webhook_id, [event.sequence])
             await audit(tx, "webhook.replayed", webhook_id)
             return 1
@@ -134,7 +137,7 @@ class Webhooks:
         return await self._database.run(commit)
 
     async def replay_time(self, webhook_id: str, since: int, until: int, *, audit: AuditHook = no_audit) -> int:
-        """Send the events of a time range again, if the webhook wants them; return how many."""
+        """Send all events in a time range again, among those that the webhook subscribes to; return how many."""
         if since >= until:
             raise InvalidInput("since", "is not before until", "swap them")
         count, after = 0, (since, 0)
@@ -147,8 +150,8 @@ class Webhooks:
                 return count
 
     async def events(self, after: int, limit: int) -> list[EventReceipt]:
-        """Return events after a number, in order; empty only if there are none. A client that has seen a number has
-        missed none before it."""
+        """Return events after a number, in order; the list is empty only if there are no such events. A client that has
+        seen a number has missed no smaller number."""
         return await self._database.read(lambda tx: self._events.after(tx, after, limit))
 
     async def latest(self, limit: int) -> list[EventReceipt]:
@@ -198,7 +201,7 @@ class Webhooks:
         return webhook
 
     def _check_address(self, url: str) -> None:
-        """Reject IP addresses that may not be requested (SSRF protection); host names are checked when something is
+        """Reject IP addresses that may not be requested (SSRF protection). Host names are checked when an event is
         sent."""
         host, port = endpoint(Url(url))
         address = literal(host)
@@ -224,7 +227,8 @@ class TestDelivery:
 
 
 class WebhookTester:
-    """Sends test events. They are not retried and change nothing about the webhook, which may be disabled."""
+    """Sends test events. Test events are not retried and do not change the state of the webhook, which may also be
+    disabled."""
 
     def __init__(self, database: Database, egress: Callable[[], Egress], clock: Clock) -> None:
         self._database = database
@@ -233,7 +237,7 @@ class WebhookTester:
         self._clock = clock
 
     async def test(self, webhook_id: str, *, audit: AuditHook = no_audit) -> TestDelivery:
-        """Send a test event to a webhook, whatever events it wants, and wait for the response."""
+        """Send a test event to a webhook, regardless of the events it subscribes to, and wait for the response."""
 
         async def look(tx: Tx) -> tuple[Webhook, int]:
             webhook = await self._store.get(tx, webhook_id)

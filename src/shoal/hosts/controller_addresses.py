@@ -1,5 +1,5 @@
-"""The addresses on which the controllers of a store listen: controllers announce them, workers read them, so that no
-crawl can request a controller (SSRF protection)."""
+"""The addresses on which the controllers of a store listen. Controllers announce these addresses and workers read them,
+so that no crawl can request a controller (SSRF protection)."""
 
 import asyncio
 from contextlib import suppress
@@ -21,7 +21,7 @@ ANNOUNCED_FOR = timedelta(minutes=1)
 
 
 class ControllerAddress(NamedTuple):
-    """A socket on which a controller listens. A loopback address belongs to its `machine`."""
+    """A socket on which a controller listens. A loopback address counts only on its `machine`."""
 
     machine: str
     host: str
@@ -29,7 +29,7 @@ class ControllerAddress(NamedTuple):
 
 
 class AddressAnnouncer:
-    """A chore of a controller: announce the addresses on which it listens, and remove those that have expired."""
+    """A chore of a controller: announce the addresses on which it listens, and remove expired addresses."""
 
     name = "announcer"
 
@@ -46,7 +46,7 @@ class AddressAnnouncer:
         return PassResult()
 
     async def close(self) -> None:
-        with suppress(ShoalError):  # the store cannot be reached: the entry expires soon anyway
+        with suppress(ShoalError):  # if the store cannot be reached, the entry expires soon anyway
             await self._database.run(self._withdraw)
 
     async def _announce(self, tx: Tx) -> None:
@@ -60,8 +60,8 @@ class AddressAnnouncer:
 
 
 class ControllerAddresses:
-    """A chore of a worker's child: read the addresses of the controllers. One that started within the last seconds may
-    be missing."""
+    """A chore of a worker's child: read the addresses of the controllers. A controller that started in the last few
+    seconds may be missing."""
 
     name = "controller addresses"
 
@@ -81,7 +81,7 @@ class ControllerAddresses:
 
 
 def _hosts(host: str) -> list[str]:
-    """Return the host itself; for a wildcard address, also the addresses by which other machines reach this one."""
+    """Return the host itself; for a wildcard address, also the addresses at which other machines reach this machine."""
     address = literal(host)
     if address is not None and not address.is_unspecified:
         return [host]

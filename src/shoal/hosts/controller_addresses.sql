@@ -4,7 +4,8 @@ INSERT INTO listener (machine, host, port, until) VALUES (:machine, :host, :port
 ON CONFLICT (machine, host, port) DO UPDATE SET until = excluded.until;
 
 -- name: prune_listeners
--- Delete the addresses of controllers that have not announced themselves for long, except those that do so just now.
+-- Delete the addresses of controllers that have not announced themselves for a long time, except rows that a controller
+-- is updating right now.
 DELETE FROM listener WHERE (machine, host, port) IN
     (SELECT l.machine, l.host, l.port FROM listener AS l WHERE l.until < shoal_now() FOR UPDATE SKIP LOCKED);
 

@@ -1,5 +1,5 @@
-"""The rate limiter for requests to arbitrary hosts: each gets its host's next free slot, or a time to ask again.
-Walkers do not use it, because they choose which hosts they request."""
+"""The rate limiter for requests to arbitrary hosts: each request gets its host's next free slot, or a time at which to
+ask again. Walkers do not use it, because they choose which hosts they request."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ from shoal.hosts.store import HostStore
 
 
 class SlotGrant(Struct, frozen=True):
-    """The result for one request: a slot in `wait_seconds`, or no slot and the time until it may ask again.
-    `delay_seconds`: between two requests to the host. `slot_at`: the slot by the clock of this process, if it has a
-    delay and somebody will use it here."""
+    """The result for one request. `wait_seconds`: the time until its slot or, without a slot, until it may ask again.
+    `delay_seconds`: the delay between two requests to the host. `slot_at`: the time of the slot by the clock of this
+    process, if the host has a delay and this process uses the slot."""
 
     host: int
     wait_seconds: float
@@ -36,7 +36,7 @@ class SlotGrant(Struct, frozen=True):
 
 class RateLimiter:
     """Grants slots. `at_once`: grant only slots that are free right now, for callers that cannot be given a start time
-    and fetch robots.txt themselves. `timing`: of the process that uses the slots."""
+    and fetch robots.txt themselves. `timing`: the timing of the process that uses the slots."""
 
     def __init__(self, delay: HostDelay, *, at_once: bool = False, timing: SlotTiming | None = None) -> None:
         self._hosts = HostStore()
@@ -45,8 +45,8 @@ class RateLimiter:
         self.timing = timing
 
     async def give(self, tx: Tx, origins: Sequence[str]) -> list[SlotGrant]:
-        """Return a grant for each request, in their order. It never waits for a lock, so it may come last in a
-        commit."""
+        """Return a grant for each request, in the order of the requests. This call never waits for a lock, so it may
+        come last in a commit."""
         if not origins:
             return []
         known = await self._hosts.at_origins(tx, sorted(set(origins)))
@@ -62,8 +62,8 @@ class RateLimiter:
         return [place for _, place in sorted(found, key=lambda one: one[0])]
 
     async def next_slot(self, tx: Tx, origin: str, within_seconds: float) -> SlotGrant:
-        """Return the next slot of one host if it comes within this time, or at least right after the last one. For a
-        request that cannot be put off without loss, such as the target of a redirect."""
+        """Return the next slot of one host if it comes within this time, or directly after the previous slot. This is
+        for requests that cannot be delayed without loss, such as the target of a redirect."""
         host, state = (await self._hosts.at_origins(tx, [origin]))[origin]
         delay = self._delay.effective_delay_seconds(state)
         within = max(within_seconds, delay + AHEAD_SECONDS)
@@ -76,7 +76,7 @@ class RateLimiter:
 
     @property
     def ahead_seconds(self) -> float:
-        """Return how far ahead slots are taken. This is less than the maximum, so that every check finds some."""
+        """Return how far ahead slots are taken. This is less than the maximum, so that every check finds free slots."""
         return 0.0 if self._at_once else 0.75 * AHEAD_SECONDS
 
     def slots_now(self, state: HostState) -> HostSlots:

@@ -52,8 +52,8 @@ class _Pattern(NamedTuple):
 
     first: str
     middle: list[str]
-    last: str | None  # None: there is no `*`
-    ends: bool  # whether it must match up to the end of the URL
+    last: str | None  # `None` if there is no `*`
+    ends: bool  # whether the pattern must match up to the end of the URL
     form: Callable[[str], str]
     length: int
 
@@ -87,7 +87,8 @@ class _Pattern(NamedTuple):
 
 
 class RuleMatcher(Generic[Meaning]):
-    """Finds the longest rule that matches a path; of two equally long ones, the one that allows it."""
+    """Finds the longest rule that matches a path. If two matching rules are equally long, the one that allows the path
+    is used."""
 
     def __init__(self, rules: Iterable[tuple[str, bool, Meaning]]) -> None:
         """Take rules as (path, whether it allows, the caller's value for it)."""
@@ -114,7 +115,7 @@ class RuleMatcher(Generic[Meaning]):
 
 MAX_BYTES = 500 * 1024
 MOST_SITEMAPS = 1000
-LONGEST_SECONDS = 1e9  # larger delays are read as this, so that no number is infinite
+LONGEST_SECONDS = 1e9  # larger delays are reduced to this value, so that no number is infinite
 ANYBODY = "*"
 PRODUCT = re.compile(r"[A-Za-z_-]+")  # the characters of a product token
 
@@ -141,17 +142,17 @@ class RobotsState(StrEnum):
 
 
 class RobotsRecord(Struct, frozen=True):
-    """The stored robots.txt of one host: the file, or the reason why there is none, after a line with the failure code,
-    if any."""
+    """The stored robots.txt of one host: the file or, if there is none, the failure code (if any) on the first line,
+    then the reason."""
 
     state: RobotsState
     body: str
-    age: timedelta = timedelta(0)  # since it was requested, by the store's clock
-    throttled: "Throttled | None" = None  # not stored here, because it concerns the host
+    age: timedelta = timedelta(0)  # time since it was requested, by the store's clock
+    throttled: "Throttled | None" = None  # not stored in this record, because a hold is stored with the host
 
     @property
     def hash(self) -> str:
-        """Content hash; equal records have the same one."""
+        """Content hash; equal records have equal hashes."""
         return xxhash.xxh3_64_hexdigest(self.body.encode("utf-8", "replace"))
 
 
@@ -178,7 +179,7 @@ class RobotsGroup(Struct):
 
     agents: list[str] = field(default_factory=list)
     rules: list[RobotsRule] = field(default_factory=list)
-    complete: bool = False  # a rule was read, so the next agent starts another group
+    complete: bool = False  # a rule was read, so the next agent starts a new group
 
 
 class RobotsFile(Struct):
@@ -191,7 +192,7 @@ class RobotsFile(Struct):
     @classmethod
     def read(cls, text: str) -> "RobotsFile":
         file, group = cls(), RobotsGroup()
-        named: list[str] = []  # the agents directly above, to which a delay applies
+        named: list[str] = []  # the agents directly above the current line, to which a delay applies
         last = None
         for number, name, value in _records(text):
             if name == "user-agent":
@@ -239,12 +240,12 @@ class Rules:
         self, record: RobotsRecord, agent: str, longest_delay: timedelta, sent_at: float | None = None
     ) -> None:
         self.state = record.state
-        self.sent_at = sent_at  # when the file was requested, by the clock of this process; None: it was stored
+        self.sent_at = sent_at  # when it was requested, by the clock of this process; `None`: it was in the store
         self.token = product_token(agent)
         why = "" if record.state is RobotsState.FOUND else record.body
         self.failure_code, _, self.why_none = why.rpartition("\n")
         file = RobotsFile.read(record.body) if record.state is RobotsState.FOUND else RobotsFile()
-        self.group = file.agent_for(self.token)  # the name of our group; None: no group applies to us
+        self.group = file.agent_for(self.token)  # the name of our group; `None` if no group applies to us
         self.rules = file.rules_for(self.group) if self.group else []
         self._matcher = RuleMatcher(_meanings(self.rules)) if self.rules else None
         self.asked_delay_seconds = _seconds(file.delays.get(self.group or ""))
@@ -256,8 +257,8 @@ class Rules:
         return self.state is not RobotsState.UNREACHABLE
 
     def sitemaps_at(self, host_origin: str) -> list[tuple[str, str]]:
-        """Return the sitemaps that the file of this host names: each as an absolute URL and as written. The protocol
-        requires absolute URLs; like other crawlers, we resolve a path against the host."""
+        """Return the sitemaps in this host's file, each as an absolute URL and as written. The protocol requires
+        absolute URLs; like other crawlers, we resolve a path against the host."""
         return [(_absolute(f"{host_origin}/robots.txt", written), written) for written in self.sitemaps]
 
     def allows(self, url: Url) -> bool:
@@ -286,8 +287,8 @@ def product_token(agent: str) -> str:
 
 
 def readable(body: bytes) -> str:
-    """Return the part of a file that is read, decoded whatever its bytes: the first 500 KiB, without a truncated last
-    line."""
+    """Return the part of a file that is read, decoded even if it is not valid UTF-8: the first 500 KiB, without a
+    truncated last line."""
     if body.startswith((b"\xff\xfe", b"\xfe\xff")):  # not allowed by the RFC, but the meaning is clear
         text = body[:MAX_BYTES].decode("utf-16", "replace")
     else:
@@ -302,7 +303,7 @@ def _records(text: str) -> Iterator[tuple[int, str, str]]:
     for number, line in enumerate(_LINE_END.split(text), 1):
         content = line.partition("#")[0]
         name, colon, value = content.partition(":")
-        if not colon:  # a missing colon is accepted, as Google does, where the line is unambiguous
+        if not colon:  # as in Google's parser, the colon may be missing if the line is unambiguous
             words = content.split()
             name, value = words if len(words) == 2 else ("", "")
         known = _NAMES.get(" ".join(name.lower().split()))
@@ -313,7 +314,7 @@ def _records(text: str) -> Iterator[tuple[int, str, str]]:
 def _absolute(base: str, written: str) -> str:
     try:
         return urljoin(base, written)
-    except ValueError:  # such as an unbalanced bracket: not a URL, which is checked later
+    except ValueError:  # for example an unbalanced bracket: this is not a valid URL, which is checked later
         return written
 
 
@@ -328,7 +329,7 @@ def _agent(value: str) -> str:
 def _meanings(rules: list[RobotsRule]) -> Iterator[tuple[str, bool, RobotsRule]]:
     for rule in rules:
         yield rule.path, rule.allow, rule
-        if rule.allow and rule.path.endswith("/index.html"):  # like Google: the folder is meant as well
+        if rule.allow and rule.path.endswith("/index.html"):  # as in Google's parser, also allow the folder
             yield rule.path.removesuffix("index.html") + "$", True, rule
 
 

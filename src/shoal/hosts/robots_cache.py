@@ -1,5 +1,5 @@
-"""Where the rules of a host come from: its robots.txt, the cache in the store in front of it, and the memory of a
-process or a walker in front of that."""
+"""Load the rules of a host from its robots.txt, through two caches: the store and, in front of the store, the memory of
+a process or walker."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,8 +21,8 @@ from shoal.hosts.robots import MAX_BYTES, NO_ROBOTS, RobotsRecord, RobotsSource,
 from shoal.hosts.store import HostStore
 from shoal.hosts.throttle import THROTTLED, emit_holds, throttle_update
 
-FRESH_FOR = timedelta(hours=24)  # RFC 9309: no longer than that
-ASK_AGAIN = timedelta(seconds=4)  # if robots.txt was unreachable: sooner than a walker retries pages of the host
+FRESH_FOR = timedelta(hours=24)  # the maximum in RFC 9309
+ASK_AGAIN = timedelta(seconds=4)  # after an unreachable robots.txt; sooner than a walker retries pages of the host
 KEEP_OLD = timedelta(days=30)  # how long an old file may be used while a new one cannot be fetched
 LIMITS = Limits(
     max_redirects=5,
@@ -31,9 +31,9 @@ LIMITS = Limits(
     total_timeout=timedelta(seconds=30),
 )
 PLAIN: HeaderPairs = (("Accept", "text/plain,*/*;q=0.8"), ("Accept-Encoding", "identity"))  # so it can be truncated
-FRESH_SECONDS: Final = 600.0  # for which a process remembers the rules of a host
-MOST_RULES: Final = 50_000  # rules of all hosts together, about 50 MB; a host without rules counts as one
-FAILURES_OF_THE_HOST: Final = ("dns_", "connect_", "tls_", "proxy_")  # pages would fail with them, too
+FRESH_SECONDS: Final = 600.0  # how long a process remembers the rules of a host
+MOST_RULES: Final = 50_000  # maximum for all hosts together, about 50 MB; a host without rules counts as one rule
+FAILURES_OF_THE_HOST: Final = ("dns_", "connect_", "tls_", "proxy_")  # failures that pages of the host would have, too
 NOWHERE = {refusal.code for refusal in UrlRefusal} | {"too_many_redirects", "redirect_loop"}
 
 
@@ -125,7 +125,8 @@ class RobotsCache:
         return rules
 
     async def _hold(self, origin: str, throttled: Throttled) -> None:
-        """Hold the host, because it asks us to wait: that applies to its pages, too."""
+        """Put the host on hold, because its response to the request for robots.txt asks us to wait. The hold applies to
+        its pages, too."""
         settings = self._settings
         asked = parse_retry_after(throttled.retry_after, self._clock.now(), settings.longest_retry_after)
         update = throttle_update(
@@ -157,7 +158,7 @@ class RobotsAnswer(Enum):
 
     ALLOWED = "allowed"
     DENIED = "denied"
-    UNREACHABLE = "unreachable"  # robots.txt could not be fetched: until it can, no page may be
+    UNREACHABLE = "unreachable"  # robots.txt could not be fetched, so no page may be fetched until it is
     UNKNOWN = "unknown"  # the rules have to be loaded first
 
 
@@ -169,9 +170,9 @@ class RobotsUnavailable(NamedTuple):
 
 
 class RobotsRules:
-    """The rules of the hosts that one process, or one walker, requests. They are loaded once for all who ask at the
-    same time, and remembered for some time, up to a number of rules. Rules that could not be fetched are not
-    remembered: those who asked learn of it, and the next one tries again."""
+    """The rules of the hosts that one process, or one walker, requests. If several callers need the rules of a host at
+    the same time, the rules are loaded only once. They are remembered for some time, up to a maximum number of rules. A
+    failure to load rules is not remembered: the waiting callers are notified, and the next call tries again."""
 
     def __init__(
         self,
@@ -181,11 +182,11 @@ class RobotsRules:
         on_store_error: Callable[[str, ShoalError], None] = lambda host_origin, error: None,
     ) -> None:
         self._source = source
-        self._on_store_error = on_store_error  # is called with a host whose rules the store could not load
+        self._on_store_error = on_store_error  # called with the host if a store error prevented the loading
         self._fresh_seconds = fresh_seconds
         self._capacity = self._rules_left = capacity
         self._reset_timer: asyncio.TimerHandle | None = None
-        self._rules: dict[str, Rules | None] = {}  # None, or unreachable, only while callbacks look at them
+        self._rules: dict[str, Rules | None] = {}  # `None`, or unreachable rules, are kept only while the callbacks run
         self._loading: dict[str, asyncio.Task[Rules]] = {}
         self._waiting: dict[str, list[Callable[[], None]]] = {}  # callbacks, by host
 
@@ -200,7 +201,7 @@ class RobotsRules:
         return RobotsAnswer.ALLOWED if rules.allows(url) else RobotsAnswer.DENIED
 
     def denies(self, url: Url) -> bool:
-        """Return whether the rules of the URL's host are known and forbid it."""
+        """Return whether the rules of the URL's host are known and forbid the URL."""
         rules = self._rules.get(origin(url))
         return rules is not None and bool(rules.rules) and rules.reachable and not rules.allows(url)
 
@@ -213,7 +214,8 @@ class RobotsRules:
         return self._rules.get(host_origin) is not None
 
     def why(self, url: Url) -> RobotsUnavailable:
-        """Return why the robots.txt of a URL that `judge` just held back is unreachable."""
+        """Return why the robots.txt of the URL's host is unreachable, after `judge` returned `UNREACHABLE` for the
+        URL."""
         rules = self._rules.get(origin(url))
         if rules is None:
             return RobotsUnavailable("robots_unreachable", NO_ROBOTS)
@@ -222,21 +224,21 @@ class RobotsRules:
         return RobotsUnavailable("robots_unreachable", f"{NO_ROBOTS} {rules.why_none}".rstrip())
 
     def sitemaps(self, url: Url) -> list[str]:
-        """Return the sitemaps that the robots.txt of the URL's host names, if it is known."""
+        """Return the sitemaps in the robots.txt of the URL's host, if the file is known."""
         host_origin = origin(url)
         rules = self._rules.get(host_origin)
         return [] if rules is None else [sitemap for sitemap, _ in rules.sitemaps_at(host_origin)]
 
     def ask(self, host_origin: str, then: Callable[[], None]) -> None:
-        """Load the rules of a host, and call `then` when `judge` knows them, or why it does not."""
+        """Load the rules of a host, and call `then` when `judge` knows these rules, or when loading has failed."""
         self._waiting.setdefault(host_origin, []).append(then)
         self._load(host_origin)
 
     async def rules_of(self, host_origin: str) -> Rules:
-        """Return the rules of a host. Raises what the source raises."""
+        """Return the rules of a host. Errors of the source are passed on."""
         if (rules := self._rules.get(host_origin)) is not None:
             return rules
-        # A caller that gives up does not keep the others from getting them.
+        # Shielded: if one caller is cancelled, the others still get the rules.
         return await asyncio.shield(self._load(host_origin))
 
     def forget(self) -> None:
@@ -248,7 +250,7 @@ class RobotsRules:
             self._reset_timer = None
 
     def close(self) -> None:
-        """Stop loading, and call nobody back."""
+        """Stop loading. No callback is called any more."""
         self.forget()
         self._waiting.clear()
         for task in self._loading.values():
@@ -266,7 +268,7 @@ class RobotsRules:
 
     def _loaded(self, host_origin: str, task: "asyncio.Task[Rules]") -> None:
         if task.cancelled() or self._loading.pop(host_origin, None) is None:
-            return  # closed meanwhile
+            return  # closed in the meantime
         rules, error = None, task.exception()
         if error is None:
             rules = task.result()

@@ -5,8 +5,9 @@ INSERT INTO host (origin) SELECT * FROM unnest(:origin::text[]) AS g (origin) OR
 ON CONFLICT (origin) DO NOTHING;
 
 -- name: reserve_slots
--- Reserve consecutive slots at hosts, the first in :lead or later, as many as are due within :ahead; none at a host whose
--- next slot is later, and none at a host that another commit is reserving: nobody waits, so there are no deadlocks.
+-- Reserve consecutive slots at hosts: the first begins after :lead or later, and all are due within :ahead. A host
+-- whose next slot is later gets none. A host whose row is locked by another commit is skipped: no commit waits, so
+-- there are no deadlocks.
 -- batch: arrays
 WITH free AS (
     SELECT number, greatest(next_at, held_until) AS free_at
@@ -31,11 +32,12 @@ FROM unnest(:number::int[], :refusals::text[]) AS g (number, refusals)
 WHERE h.number >= g.number AND h.number <= g.number;
 
 -- name: update_hosts
--- Store what hosts responded. A host that asks us to wait (:status) is held for as long as it says (:hold), otherwise
--- for a back-off. The back-off doubles (:grows) unless it is the first; waits requested by the host do not double it,
--- and after them it starts from the beginning. While a host is held, only a longer wait that it requests applies, and
--- an old back-off is ignored. A good response (:well) ends the back-off, unless another process was asked to wait
--- meanwhile. :latency: the response time; -1: unchanged.
+-- Record the responses of hosts. If a response asks us to wait (:status), the host is put on hold for the requested
+-- time (:hold) or, if no time is requested, for a back-off. The back-off doubles (:grows) unless it is the first. A
+-- wait that the host requests does not double the back-off, and the next back-off after such a wait starts from the
+-- beginning. While a host is on hold, only a longer wait that the host requests is applied, and an old back-off is
+-- ignored. A good response (:well) ends the back-off, unless a different process was asked to wait in the meantime.
+-- :latency is the response time; -1 means unchanged.
 -- batch: arrays
 WITH locked AS (
     SELECT number, held_until, backoff, held_until > shoal_now() AS held

@@ -49,9 +49,9 @@ class HostStore:
         timing: SlotTiming | None = None,
     ) -> dict[int, SlotsGranted]:
         """Reserve slots that are due within `ahead_seconds`, in one statement. A host without a slot in that time, or
-        whose row is locked by another commit, is missing from the result: try again at the next turn. It never waits
-        for a lock, so it may come last in a commit. Delays must be longer than zero. `timing` says how far ahead the
-        first slot has to be, and places the slots on the caller's clock."""
+        whose row is locked by another commit, is missing from the result; the caller tries again at its next turn. This
+        call never waits for a lock, so it may come last in a commit. Delays must be longer than zero. `timing`
+        determines how far ahead the first slot has to be, and converts the slots to the caller's clock."""
         micros, lead = round(ahead_seconds * 1e6), 0 if timing is None else round(timing.lead_seconds * 1e6)
         asked_at = 0.0 if timing is None else timing.now()
         wanted = [
@@ -71,8 +71,9 @@ class HostStore:
 
     async def record(self, tx: Tx, updates: Mapping[int, HostUpdate]) -> dict[int, float]:
         """Record which hosts ask us to wait, have recovered or are slow, in one statement that locks rows by number.
-        URLs that answered 503 are added to those that any process reported within the last minute; enough of them put
-        the host on hold. Return the remaining seconds of the hold for each host that asks us to wait."""
+        URLs that answered 503 are added to the URLs that any process reported within the last minute; if there are
+        enough of them, the host is put on hold. Return the remaining seconds of the hold for each host that asks us to
+        wait."""
         statuses = {host: one.status for host, one in updates.items()} | await self._refused(tx, updates)
         rows = await tx.batch(
             "update_hosts", [_row(host, one, statuses[host]) for host, one in sorted(updates.items())]
@@ -80,8 +81,8 @@ class HostStore:
         return {row["number"]: row["held_for"] / 1e6 for row in rows if statuses[row["number"]]}
 
     async def _refused(self, tx: Tx, updates: Mapping[int, HostUpdate]) -> dict[int, int]:
-        """Merge the URLs that answered 503 with those that other processes recorded; return the hosts to hold for
-        it, with that status. Locks the rows of all these hosts, in the order of their numbers."""
+        """Merge the URLs that answered 503 with those that other processes recorded; return the hosts to put on hold
+        for this reason, each with the status 503. Locks the rows of all these hosts, in the order of their numbers."""
         if not any(one.refused for one in updates.values()):
             return {}
         kept = {}
@@ -94,14 +95,14 @@ class HostStore:
         return {host: REFUSED for host, urls in kept.items() if concern_host(urls)}
 
     async def robots(self, tx: Tx, origin: str) -> RobotsRecord | None:
-        """Return the stored robots.txt of the host with its age; None if it was never requested."""
+        """Return the stored robots.txt of the host with its age; `None` if robots.txt was never requested."""
         row = await tx.one("host_robots", origin=origin)
         if row is None or row["robots_state"] is None:
             return None
         return RobotsRecord(RobotsState(row["robots_state"]), row["robots"] or "", timedelta(microseconds=row["age"]))
 
     async def keep_robots(self, tx: Tx, origin: str, record: RobotsRecord, delay: timedelta) -> None:
-        """Store the robots.txt of the host and the delay between requests that it asks for."""
+        """Store the host's robots.txt and the crawl delay in it."""
         await self.numbers(tx, [origin])
         same = {"origin": origin, "state": record.state, "hash": record.hash}
         if not await tx.execute("robots_unchanged", **same, delay=span(delay)):
@@ -113,7 +114,7 @@ class HostStore:
 
 
 def host_state(row: Any) -> HostState:
-    """Build the state of a host from a row that has its columns and `now`."""
+    """Build the state of a host from a row with the columns of the host and `now`."""
     now, held_until = row["now"], row["held_until"]
     return HostState(
         busy_seconds=max(0, row["next_at"] - now, held_until - now) / 1e6,

@@ -3,7 +3,7 @@
 SELECT robots_state, robots, shoal_now() - robots_at AS age FROM host WHERE origin = :origin;
 
 -- name: keep_robots
--- Store the robots.txt of a host. Its crawl delay applies immediately, not only from the next slot on.
+-- Store the robots.txt of a host. The crawl delay in the file applies immediately, not only after the next slot.
 UPDATE host
 SET robots_state = :state, robots = :body, robots_hash = :hash, robots_at = shoal_now(), delay = cast(:delay AS bigint),
     next_at = CASE WHEN cast(:delay AS bigint) > 0 AND next_at < shoal_now() + cast(:delay AS bigint)

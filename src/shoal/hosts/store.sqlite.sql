@@ -3,8 +3,8 @@
 INSERT INTO host (origin) VALUES (:origin) ON CONFLICT (origin) DO NOTHING;
 
 -- name: reserve_slots
--- Reserve consecutive slots at a host, the first in :lead or later, as many as are due within :ahead; none if its next
--- slot is later.
+-- Reserve consecutive slots at a host: the first begins after :lead or later, and all are due within :ahead. If the
+-- host's next slot is later, none is reserved.
 UPDATE host
 SET granted = min(:slots, 1 + (s.until - s.base) / :delay),
     next_at = s.base + min(:slots, 1 + (s.until - s.base) / :delay) * :delay
@@ -18,11 +18,12 @@ RETURNING number, granted AS slots, next_at - granted * :delay - shoal_now() AS 
 UPDATE host SET refusals = :refusals WHERE number = :number;
 
 -- name: update_hosts
--- Store what hosts responded. A host that asks us to wait (:status) is held for as long as it says (:hold), otherwise
--- for a back-off. The back-off doubles (:grows) unless it is the first; waits requested by the host do not double it,
--- and after them it starts from the beginning. While a host is held, only a longer wait that it requests applies, and
--- an old back-off is ignored. A good response (:well) ends the back-off, unless another process was asked to wait
--- meanwhile. :latency: the response time; -1: unchanged.
+-- Record the responses of hosts. If a response asks us to wait (:status), the host is put on hold for the requested
+-- time (:hold) or, if no time is requested, for a back-off. The back-off doubles (:grows) unless it is the first. A
+-- wait that the host requests does not double the back-off, and the next back-off after such a wait starts from the
+-- beginning. While a host is on hold, only a longer wait that the host requests is applied, and an old back-off is
+-- ignored. A good response (:well) ends the back-off, unless a different process was asked to wait in the meantime.
+-- :latency is the response time; -1 means unchanged.
 UPDATE host
 SET held_status = CASE WHEN :status > 0 THEN :status ELSE held_status END,
     backoff = s.backoff,

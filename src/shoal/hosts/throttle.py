@@ -1,7 +1,8 @@
 """The throttle tracker of one walker: learns from responses which hosts ask us to wait, have recovered, or are slow.
 
-It evaluates and remembers responses. The engine stops requesting a held host immediately; the store makes the result
-durable and shared, and decides the length of a back-off, because other processes may have got the same responses.
+The tracker evaluates and remembers responses. The engine stops requesting a host on hold immediately. The store makes
+the hold durable and shares it with other processes. It also decides the length of a back-off, because other processes
+may have got similar responses.
 """
 
 from collections import Counter
@@ -22,14 +23,14 @@ REFUSED = 503
 THROTTLED = frozenset({429, REFUSED})
 TIMEOUTS = frozenset({"total_timeout", "idle_timeout", "connect_timeout"})
 WEIGHT = 0.3  # weight of the newest response in the smoothed latency
-REPORT_FACTOR = 1.5  # a latency that changed by this factor is reported again
+REPORT_FACTOR = 1.5  # if a latency changes by this factor, it is reported again
 REPORT_AGAIN_SECONDS = 300.0  # a host that stays slow is reported again before the store forgets it
 SLACK_SECONDS = 0.1  # tolerance: a slot reserved after a hold may appear to begin this much before the hold ends
 MOST_HOSTS = 10_000  # maximum number of hosts remembered
 ENOUGH: Final = 3
-"""The number of different URLs that puts their host on hold with 503."""
+"""How many different URLs must answer 503 before their host is put on hold."""
 WITHIN_SECONDS: Final = 60
-"""The time within which they count."""
+"""The time within which these responses count together."""
 
 
 class HostUpdate(Struct):
@@ -37,17 +38,17 @@ class HostUpdate(Struct):
 
     origin: str
     status: int = 0  # status of a response that asks us to wait; 0: there was none
-    hold_seconds: float = 0.0  # the wait it asks for; 0: the back-off decides
+    hold_seconds: float = 0.0  # the wait that the response asks for; 0: use our back-off
     shortest_backoff_seconds: float = 0.0
     longest_backoff_seconds: float = 0.0
     grows: bool = False  # whether the back-off doubles
-    refused: list[int] = field(default_factory=list)  # URLs, by their hashes, that answered 503
-    recovered: bool = False  # it responded normally, before any response that asked us to wait
+    refused: list[int] = field(default_factory=list)  # hashes of the URLs that answered 503
+    recovered: bool = False  # the host responded normally, before any response that asked us to wait
     latency_seconds: float | None = None
 
     @property
     def answered(self) -> int:
-        """The status that puts it on hold."""
+        """The response status that puts the host on hold."""
         return self.status or REFUSED
 
 
@@ -58,28 +59,30 @@ def throttle_update(
     shortest_backoff_seconds: float,
     longest_backoff_seconds: float,
 ) -> HostUpdate:
-    """Return the update for a host that asks us to wait: for the time it gave, or for our back-off."""
+    """Return the update for a host that asks us to wait: for the time that the host requested, or else for our
+    back-off."""
     hold, grows = asked_seconds or 0.0, asked_seconds is None
     return HostUpdate(origin, status, hold, shortest_backoff_seconds, longest_backoff_seconds, grows=grows)
 
 
 def with_refusals(kept: Mapping[int, N], urls: Iterable[int], now: N, within: N) -> dict[int, N]:
-    """Add URLs, by hash, that answered 503 now, and return the newest `ENOUGH`. Entries older than `within`, which
-    has the unit of `now`, are dropped, and so are those that a clock set back left in the future. (A commit that waited
-    for another may carry an earlier time.)"""
+    """Add URLs, by hash, that answered 503 now, and return the newest `ENOUGH`. `within` has the same unit as `now`.
+    Entries older than `within` are dropped. Entries that are further than this in the future, after a clock was set
+    back, are also dropped. (Entries may be slightly in the future, because a commit that had to wait for another commit
+    may have an earlier `now`.)"""
     recent = {url: at for url, at in kept.items() if abs(now - at) <= within} | dict.fromkeys(urls, now)
     return dict(sorted(recent.items(), key=lambda one: one[1])[-ENOUGH:])
 
 
 def concern_host(refusals: Mapping[int, object]) -> bool:
-    """Return whether recent refusals put their host on hold. One page that always answers 503 says nothing about the
-    other pages of its host; several such pages within a minute do."""
+    """Return whether recent refusals put their host on hold. A single page that always answers 503 does not mean that
+    the other pages of its host fail, too; several such pages within a minute do."""
     return len(refusals) >= ENOUGH
 
 
 class HostAnswer(Struct, frozen=True):
-    """The facts about one fetch that the tracker needs. `page`: the hash of its URL, the same in every process;
-    `attempts`: how often it was tried before."""
+    """The properties of one response that the tracker needs. `page`: the hash of the URL, the same in every process;
+    `attempts`: how many times the URL was tried before."""
 
     origin: str
     host: int
@@ -99,8 +102,8 @@ class _Streak(Struct):
 
 
 class HostHeld(Signal, frozen=True, kw_only=True):
-    """A host was put on hold (429, or 503 for several URLs): nobody requests it for as long as it asked (`retry_after`)
-    or for our own back-off (`backoff`)."""
+    """A host was put on hold (429, or 503 for several URLs): no process requests the host for the time that it asked
+    for (`retry_after`) or for our own back-off (`backoff`)."""
 
     crawl_id: str | None
     origin: str
@@ -118,7 +121,7 @@ class HoldsBegun(Signal, frozen=True, kw_only=True, tag=True):
 def emit_holds(
     signals: Signals, updates: Mapping[int, HostUpdate], hold_seconds: Mapping[int, float], crawl_id: str | None = None
 ) -> None:
-    """Emit signals for the hosts that are held now, with the duration."""
+    """Emit signals for the hosts that are on hold now, with the duration of each hold."""
     count: Counter[str] = Counter()
     for host, seconds in hold_seconds.items():
         update = updates[host]
@@ -151,10 +154,10 @@ class ThrottleTracker:
         self._reported: dict[int, tuple[float, float]] = {}  # the latency that was reported, and when
         self._updates: dict[int, HostUpdate] = {}
         self._sent: dict[int, HostUpdate] = {}  # being written to the store
-        self.counts_successes = latency_factor > 0  # whether good responses matter, too
+        self.counts_successes = latency_factor > 0  # whether good responses must be recorded, too
 
     def change(self, *, latency_factor: float, delay_seconds: float) -> None:
-        """Continue with another rate."""
+        """Change the rate."""
         self._latency_factor, self._delay_seconds = latency_factor, delay_seconds
         self.counts_successes = latency_factor > 0 or bool(self._streaks)
 
@@ -180,7 +183,7 @@ class ThrottleTracker:
         return 0.0 if streak is None else max(0.0, streak.ends_at - self.clock.monotonic())
 
     def expect_recovery(self, host: int) -> None:
-        """Record that the store had the host on hold: its next response shows whether it has recovered."""
+        """Record that the store had the host on hold: the host's next response shows whether it has recovered."""
         self._streak(host)
 
     @property
@@ -208,8 +211,9 @@ class ThrottleTracker:
             self._updates[host] = update if before is None else _both(before, update)
 
     def _refused(self, answer: HostAnswer) -> bool:
-        """Evaluate a 503. One URL is delayed by its own retry. Only the store knows whether the host is held, because
-        other processes may have been refused as well; enough refusals of our own stop us immediately."""
+        """Evaluate a 503 response. A single URL that answers 503 is only delayed until its retry. Only the store knows
+        whether the host is on hold, because other processes may have got 503 as well. If this walker has got enough 503
+        responses itself, it stops requesting the host immediately."""
         asked = self._asked_seconds(answer)
         if asked is None and self.holds(answer.host):
             return False  # requested before the hold began: nothing new
@@ -263,7 +267,7 @@ class ThrottleTracker:
             self.counts_successes = self._latency_factor > 0 or bool(self._streaks)
 
     def _time(self, answer: HostAnswer) -> None:
-        """Smooth the latency; report it when it changed considerably and affects the delay."""
+        """Smooth the latency; report it if it has changed considerably and affects the delay."""
         longest = self._longest_latency_seconds
         taken = longest if answer.error in TIMEOUTS else min(answer.latency_seconds, longest)
         if len(self._latency_seconds) >= MOST_HOSTS:
@@ -295,7 +299,7 @@ def _both(before: HostUpdate, after: HostUpdate) -> HostUpdate:
     if after.latency_seconds is None:
         after.latency_seconds = before.latency_seconds
     if after.recovered and before.status:
-        return after  # any wait it asked for is over
+        return after  # any wait that the host asked for is over
     after.refused = list(dict.fromkeys((*before.refused, *after.refused)))
     if before.status and not after.status:
         return replace(before, latency_seconds=after.latency_seconds, refused=after.refused)

@@ -1,1 +1,1 @@
-"""Policies: what to crawl repeatedly, when, and at which priority. Creates jobs; does not run them."""
+"""Policies: what to crawl repeatedly, when, and at which priority. This package creates jobs but does not run them."""

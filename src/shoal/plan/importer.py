@@ -1,4 +1,4 @@
-"""Import policies from a file: validate line by line, then store all of them, none, or only the valid ones."""
+"""Import policies from a file: validate the lines one by one, then store all policies, none, or only the valid ones."""
 
 import asyncio
 import tempfile
@@ -21,8 +21,8 @@ from shoal.plan.store import NewPolicy, PolicyStore
 BATCH = 1_000
 PAUSE = 100  # lines validated per batch, in a thread, so that the event loop stays responsive
 MAX_LISTED = 100  # invalid lines
-MAX_BAD = 1_000  # invalid lines; the rest of such a file is not read
-MAX_BLANK = 1_000_000  # blank lines; further ones are invalid
+MAX_BAD = 1_000  # invalid lines after which the rest of the file is not read
+MAX_BLANK = 1_000_000  # blank lines; further blank lines are invalid
 IN_MEMORY = 8_000_000
 
 
@@ -52,10 +52,10 @@ class PolicyImporter:
         audit: AuditHook = no_audit,
         check_caller: Callable[[], None] = lambda: None,
     ) -> ImportSummary:
-        """Store the policies of the rows in one commit. An invalid line rejects the whole file unless `skip_bad` is
-        set; `MAX_BAD` of them do so in any case. Ids are derived from `first` and the line number, so importing the
-        same file with the same id again adds nothing. `check_caller` is called every `PAUSE` lines and raises if nobody
-        waits for the result any more.
+        """Store the policies of the rows in one commit. One invalid line rejects the whole file, unless `skip_bad` is
+        set; `MAX_BAD` invalid lines always reject it. The policies' ids are derived from `first` and the line number,
+        so importing the same file again with the same `first` adds nothing. `check_caller` is called every `PAUSE`
+        lines and raises an error if nobody waits for the result any more.
 
         As much as possible is done before the commit, because it blocks all other writers of a SQLite store.
         """
@@ -80,7 +80,7 @@ class PolicyImporter:
         check_caller: Callable[[], None],
     ) -> int:
         def judge_some() -> tuple[int, int]:
-            """Validate the next lines; return how many were read and how many of them are valid."""
+            """Validate the next lines; return how many lines were read and how many of them are valid."""
             read = kept = 0
             for row in islice(rows, PAUSE):
                 read += 1

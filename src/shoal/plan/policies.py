@@ -32,7 +32,7 @@ class SignalForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A business system's request to boost a URL or a label."""
 
     url: Annotated[
-        Annotated[str, Meta(max_length=2083)] | None, describe("URL whose priority changes, instead of a label.")
+        Annotated[str, Meta(max_length=2083)] | None, describe("URL whose priority changes. Give either url or label.")
     ] = None
     label: Annotated[
         Annotated[str, Meta(max_length=500)] | None, describe("Label whose priority changes, as name=value.")
@@ -40,14 +40,15 @@ class SignalForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     boost: Annotated[
         float, describe("Points added to the priority of its jobs; negative to lower it.", ge=-100, le=100)
     ]
-    lasts: Annotated[str, describe("Duration, such as 24h.", max_length=20)] = "24h"
+    lasts: Annotated[str, describe("How long the change applies, such as 24h.", max_length=20)] = "24h"
 
     checks: ClassVar = {"lasts": lambda text: read_span(text) and text}
 
 
 @dataclass(frozen=True, slots=True)
 class StartedRun:
-    """A run started on request: the id of its job or crawl. `duplicate`: that run was already active."""
+    """A run started on request: the id of its job or crawl. `duplicate`: this run was already active before the
+    request."""
 
     id: str
     duplicate: bool = False
@@ -75,7 +76,7 @@ class Policies:
         self._proxies = proxies or Proxies()
 
     async def make(self, form: PolicyForm, policy_id: str | None = None, *, audit: AuditHook = no_audit) -> Policy:
-        """Store a policy; with a frequency it is due immediately. Creating one again with the same id changes
+        """Store a policy. A policy with a frequency is due immediately. Creating a policy with an existing id changes
         nothing."""
         form = self.judged(form)
         wanted = policy_id or new_id("pol")
@@ -124,7 +125,7 @@ class Policies:
         return await self._database.read(look)
 
     async def counts(self, late: timedelta) -> PolicyCounts:
-        """Count the policies, those that are due, and those that have been due for longer than `late`."""
+        """Count all policies, the policies that are due, and the policies that have been due for longer than `late`."""
         return await self._database.read(lambda tx: self._store.counts(tx, span(late)))
 
     async def rewrite(self, policy_id: str, form: PolicyForm, *, audit: AuditHook = no_audit) -> Policy:
@@ -162,7 +163,7 @@ class Policies:
         await self._database.run(commit)
 
     async def run_now(self, policy_id: str, *, audit: AuditHook = no_audit) -> StartedRun:
-        """Run a policy now, outside its schedule, which does not change. If a run is active, return that one."""
+        """Run a policy now, without changing its schedule. If a run is active, return the active run."""
         policy = await self.get(policy_id)
         return await (self._crawl_now(policy, audit) if policy.form.is_site else self._job_now(policy_id, audit))
 
@@ -176,7 +177,7 @@ class Policies:
             if not enqueued.duplicate:
                 await audit(tx, "policy.run", policy_id)
                 if not await self._store.advance(tx, [_begun_now(policy)]):
-                    raise Conflict  # it was changed or removed since it was read; jobs are locked before policies
+                    raise Conflict  # it was changed or removed after the read, because jobs are locked before policies
             return enqueued
 
         enqueued = await self._database.run(commit)
@@ -278,7 +279,8 @@ def _schedule_changes(before: PolicyForm, after: PolicyForm) -> bool:
 
 
 def _check_hidden(form: PolicyForm) -> None:
-    """Reject the placeholder that responses show instead of a secret: storing it would overwrite the secret."""
+    """Reject the placeholder that responses show instead of a secret. Storing the placeholder would overwrite the
+    secret."""
     fix = "send the real value; responses mask secrets"
     if form.url is not None and HIDDEN in form.url:
         raise InvalidInput("url", f"contains the mask {HIDDEN}", fix)

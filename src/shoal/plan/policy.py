@@ -38,7 +38,7 @@ Moment = Annotated[datetime, Meta(tz=True)]
 Capability = Literal["http", "js", "special"]
 CAPABILITIES: tuple[str, ...] = get_args(Capability)
 BACKLOG_QUEUES = (*CAPABILITIES, SITES)
-"""The queues of policies, see `PolicyForm.backlog_queue`."""
+"""The queues of policies (see `PolicyForm.backlog_queue`)."""
 
 
 def check_lock(text: str) -> str:
@@ -74,14 +74,15 @@ def check_adaptive(adaptive: Adaptive | None) -> Adaptive | None:
 
 
 class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The definition of a policy. A page has `url`, a site `seeds`; the schedule is either `frequency` or `cron`."""
+    """The definition of a policy. A page policy has `url`, a site policy has `seeds`. The schedule is either
+    `frequency` or `cron`."""
 
-    url: Annotated[Text | None, describe("Page to fetch, instead of seeds.")] = None
-    seeds: Annotated[Seeds, describe("URLs from which to crawl a site, instead of a url.")] = field(
+    url: Annotated[Text | None, describe("Page to fetch. Give either url or seeds.")] = None
+    seeds: Annotated[Seeds, describe("URLs from which to crawl a site. Give either seeds or url.")] = field(
         default_factory=list
     )
     frequency: Annotated[Span | None, describe("Interval between runs, from 1m to 366d, such as 6h, 24h or 7d.")] = None
-    cron: Annotated[Cron | None, describe("Schedule as a cron expression, instead of a frequency.")] = None
+    cron: Annotated[Cron | None, describe("Schedule as a cron expression. Give either cron or frequency.")] = None
     timezone: Annotated[Zone, describe("Time zone of cron and windows.")] = "UTC"
     windows: Annotated[Windows, describe("Time windows in which runs may start, such as Mon-Fri 08:00-18:00.")] = field(
         default_factory=list
@@ -119,7 +120,7 @@ class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     }
 
     def checked(self) -> "PolicyForm":
-        """Return the form if its fields are consistent, with the options of a page by their own names."""
+        """Return the form if its fields are consistent; the options of a page get their internal names."""
         if (self.url is None) == (not self.seeds):
             raise InvalidInput("url", "or seeds is required, but not both", "pass one of them")
         if (self.frequency is None) == (self.cron is None):
@@ -152,7 +153,8 @@ class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def backlog_queue(self) -> str:
-        """The queue that limits its backlog: one per capability for pages, and one for the crawls of sites."""
+        """The queue whose backlog limit applies to the policy: one queue per capability for pages, and one for all
+        crawls of sites."""
         return SITES if self.is_site else self.capability
 
     @property
@@ -160,7 +162,7 @@ class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return read_duration(self.lock_ttl)
 
     def schedule(self, frequency: timedelta | None = None) -> Schedule:
-        """Return the schedule, with another frequency if it has adapted."""
+        """Return the schedule, with the adapted frequency if there is one."""
         own = None if self.frequency is None else read_duration(self.frequency)
         windows = tuple(read_window(text) for text in self.windows)
         return Schedule(frequency or own, self.cron, self.timezone, windows, read_pause(self.jitter))
@@ -195,8 +197,8 @@ class Policy:
     spec: str
     enabled: bool
     planned_at: int
-    next_run_at: int | None  # None: disabled, or past `not_after`
-    queued: bool  # another run is due and starts when the active one ends
+    next_run_at: int | None  # `None` if disabled, or past `not_after`
+    queued: bool  # a further run is due and starts when the active run ends
     frequency_now: timedelta | None  # the adapted frequency
     last_run_at: int | None
     last_success_at: int | None
@@ -217,7 +219,7 @@ class Policy:
 
     @property
     def dedupe_key(self) -> str:
-        """The dedupe key of its jobs: the database allows only one active job per key."""
+        """The dedupe key of the policy's jobs: the database allows only one active job per key."""
         return f"policy:{self.id}"
 
     def state(self, now: int) -> PolicyState:
@@ -232,12 +234,12 @@ class Policy:
         return PolicyState.LATE if self.next_run_at <= now - span(LATE) else PolicyState.DUE
 
     def staleness(self, now: int) -> float:
-        """Return the age of the last success in schedule intervals; 1 if there was none."""
+        """Return the age of the last successful run in schedule intervals; 1 if no run was successful."""
         if self.last_success_at is None:
             return 1.0
         last = self.last_success_at
         try:
-            step = self.schedule.next_planned(last, last) - last  # with cron, stale from the next match on
+            step = self.schedule.next_planned(last, last) - last  # with cron, 1 is reached at the next match
         except ValueError:  # unknown time zone: the scheduler reports it, and listings must still work
             step = span(DAY)
         return max(0.0, (now - last) / step)
@@ -255,7 +257,7 @@ def shown_options(config: dict[str, Any]) -> dict[str, Any]:
 class PolicyChange(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A partial update. Setting `frequency` clears `cron` and vice versa; `null` clears an optional field."""
 
-    url: Annotated[Text | UnsetType | None, describe("Page to fetch, instead of seeds.")] = UNSET
+    url: Annotated[Text | UnsetType | None, describe("Page to fetch. Give either url or seeds.")] = UNSET
     seeds: Annotated[Seeds | UnsetType, describe("URLs from which to crawl a site.")] = UNSET
     frequency: Annotated[Span | UnsetType | None, describe("Interval between runs, such as 6h, 24h or 7d.")] = UNSET
     cron: Annotated[Cron | UnsetType | None, describe("Schedule as a cron expression.")] = UNSET

@@ -1,4 +1,4 @@
-"""Read and write policies as CSV or JSON Lines. Validating and storing them is left to `importer`.
+"""Read and write policies as CSV or JSON Lines. The module `importer` validates and stores them.
 
 In CSV an empty cell leaves its field unset; lists and objects are written as JSON, labels also as
 `name=value;name=value`.
@@ -28,7 +28,7 @@ csv.field_size_limit(LONGEST_LINE)
 
 @dataclass(frozen=True, slots=True)
 class PolicyFileRow:
-    """One line: the parsed form, or what is wrong with it; neither for a blank line."""
+    """One line: the parsed form, or the problem of an invalid line. A blank line has neither."""
 
     line: int
     form: PolicyForm | None
@@ -36,8 +36,8 @@ class PolicyFileRow:
 
 
 def lines_of(file: TextIO) -> Iterator[str]:
-    """Yield the lines of a file. A line over the limit is cut one character past it, so that the readers reject it: a
-    file without line breaks would otherwise fill the memory."""
+    """Yield the lines of a file. A line that is too long is cut one character after the limit, so that the readers
+    reject it. Otherwise, a file without line breaks would fill the memory."""
     while line := file.readline(LONGEST_LINE + 1):
         yield line
         while len(line) > LONGEST_LINE and not line.endswith(("\n", "\r")):
@@ -50,8 +50,8 @@ def read_json_lines(lines: Iterable[str]) -> Iterator[PolicyFileRow]:
 
 
 def read_csv(lines: Iterable[str]) -> Iterator[PolicyFileRow]:
-    """Parse CSV. An unreadable record counts as one invalid line, reported at its first line; parsing continues after
-    it."""
+    """Parse CSV. An unreadable record counts as one invalid line, which is reported with the number of the record's
+    first line. Parsing continues after the record."""
     taken = _Taken(lines)
     reader = csv.reader(taken, strict=True)
     try:
@@ -93,7 +93,7 @@ def write_csv(policies: Iterable[Policy], *, head: bool) -> bytes:
 
 
 def _cell(value: Any) -> Cell:
-    """Return a value as a CSV cell that can be read back without loss, whatever its length."""
+    """Return a value as a CSV cell that can be read back without loss, regardless of its length."""
     if isinstance(value, str | list | dict):
         return plain_text(value if isinstance(value, str) else orjson.dumps(value).decode())
     return cell(value)
@@ -148,7 +148,7 @@ def _read_cells(names: list[str], cells: list[str]) -> PolicyForm:
 
 def _value(name: str, text: str) -> Any:
     if text[0] == "'" and text[1:2] in FORMULA:
-        text = text[1:]  # our own exports prefix formulas so that spreadsheets do not run them
+        text = text[1:]  # our own exports add a prefix to formulas, so that spreadsheets do not run them
     if name == "labels" and text[0] != "{":
         return dict(part.partition("=")[::2] for part in text.split(";"))
     if name not in _NESTED:
@@ -160,7 +160,7 @@ def _value(name: str, text: str) -> Any:
 
 
 class _Taken:
-    """Lines for the CSV reader, without NULs; records whether a line was too long."""
+    """Yields lines to the CSV reader, without NUL characters, and records whether a line was too long."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = iter(lines)

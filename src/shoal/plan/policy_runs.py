@@ -11,6 +11,6 @@ class PolicyRuns:
 
     async def ended(self, tx: Tx, runs: Sequence[EndedRun]) -> None:
         if any(run.policy_id is not None for run in runs):
-            from shoal.plan.run_recorder import record_ends  # most processes never see the run of a policy
+            from shoal.plan.run_recorder import record_ends  # most processes never see a policy run
 
             await record_ends(tx, runs)

@@ -15,7 +15,7 @@ LOWEST, HIGHEST = 0, 100
 
 @dataclass(frozen=True, slots=True)
 class PriorityFacts:
-    """The facts that rules score."""
+    """The values from which the rules compute points."""
 
     importance: int  # `priority_base` of the policy
     staleness: float  # time since the last success, in schedule intervals; 0 right after a success, 1 when due
@@ -26,7 +26,7 @@ class PriorityFacts:
 
 @dataclass(frozen=True, slots=True)
 class PriorityRule:
-    """Points for one fact: `per` for each unit, clamped to ±`most`."""
+    """Points for one of the `PriorityFacts`: `per` points for each unit, at most `most` and at least -`most`."""
 
     fact: str
     per: float
@@ -35,7 +35,7 @@ class PriorityRule:
 
 @dataclass(frozen=True, slots=True)
 class Priority:
-    """A priority and the parts it is the sum of."""
+    """A priority, and the parts whose sum it is."""
 
     value: int
     parts: tuple[tuple[str, float], ...]
@@ -61,8 +61,8 @@ def rate(facts: PriorityFacts, rules: tuple[PriorityRule, ...] = RULES) -> Prior
 
 
 def read_rules(values: Any, name: str) -> tuple[PriorityRule, ...]:
-    """Parse an operator's rules: `{"staleness": {"per": 5, "limit": 20}}`; `most` is another name of `limit`. Facts
-    without a rule score nothing. Error messages start with `name`."""
+    """Parse an operator's rules: `{"staleness": {"per": 5, "limit": 20}}`; `most` is accepted as an alternative name
+    for `limit`. A fact without a rule adds no points. Error messages start with `name`."""
     if not isinstance(values, dict) or not values:
         raise BadConfig(name, "has no rules", 'write them as {"staleness": {"per": 5, "limit": 20}}')
     return tuple(_read_rule(fact, rule, name) for fact, rule in values.items())
@@ -91,7 +91,8 @@ SETTING = "SHOAL_PRIORITY_RULES"
 
 
 def read_priority_rules(path: Path | None) -> tuple[PriorityRule, ...]:
-    """Return the rules of a file, TOML if its name says so, else JSON; without a file, the built-in rules."""
+    """Return the rules in a file, which is TOML if its name ends with `.toml`, otherwise JSON. Without a file, return
+    the built-in rules."""
     return RULES if path is None else read_rules(_read(path), f"{SETTING} ({path}):")
 
 

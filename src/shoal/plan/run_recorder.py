@@ -1,6 +1,7 @@
 """Record on policies how their runs ended, and adapt their frequency.
 
-A run is recorded in the commit that ends it. Those that ended before Shoal did so are read from events, once.
+A run is recorded in the commit that ends the run. Older versions of Shoal did not do this; runs that ended then are
+read from events, once.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from shoal.queue.job import EndedRun
 
 BATCH = 1_000
 SINK, UNTIL = "policies", "policies until"  # cursors: the last event that was read, and the last one to read
-FASTER, SLOWER = 0.5, 1.5  # factors for an adaptive frequency after a change, or without one
+FASTER, SLOWER = 0.5, 1.5  # factors for the interval of an adaptive frequency: after a change, and without a change
 ENDS = {
     "crawl.job.completed": True,
     "crawl.job.failed": False,
@@ -30,11 +31,11 @@ ENDS = {
 
 
 async def record_ends(tx: Tx, runs: Sequence[EndedRun]) -> None:
-    """Record runs of policies, in the order in which they ended; those of no policy are left out. Locks the policies in
-    the order of their ids, and should be the last in its transaction."""
+    """Record policy runs, in the order in which they ended; other runs are ignored. This call locks the policies in the
+    order of their ids, and should be the last one in its transaction."""
     store, left = PolicyStore(), [(run.policy_id, run) for run in runs if run.policy_id is not None]
     while left:
-        first = dict(reversed(left))  # the next run of the same policy must see the note of this one
+        first = dict(reversed(left))  # a policy's next run must see what its previous run recorded
         known = await store.of_ids(tx, sorted(first))
         await store.note(tx, [_note(policy, first[policy.id]) for policy in known.values()])
         left = [(policy_id, run) for policy_id, run in left if run is not first[policy_id]]
@@ -44,7 +45,7 @@ def _note(policy: Policy, run: EndedRun) -> RunNote:
     try:
         step = adapted(policy, run.html_hash)
         shift = timedelta(0) if step is None else step - (policy.schedule.frequency or timedelta(0))
-    except Exception:  # a policy that cannot be read must not undo the end of its run; the scheduler reports it
+    except Exception:  # an unreadable policy must not roll back the end of its run; the scheduler reports such a policy
         step, shift = None, timedelta(0)
     return RunNote(policy.id, run.is_success, run.at, run.html_hash, step, shift)
 
@@ -63,8 +64,8 @@ def adapted(policy: Policy, digest: str | None) -> timedelta | None:
 
 
 class RunRecorder:
-    """Record the runs that ended before the store was upgraded. The cursor moves in the commit that records them, so
-    each event counts exactly once, even after a crash; several recorders may run at the same time."""
+    """Records the runs that ended before the store was upgraded. The commit that records runs also moves the cursor, so
+    each event counts exactly once, even after a crash. Several recorders may run at the same time."""
 
     name = "run recorder"
 
@@ -80,7 +81,7 @@ class RunRecorder:
         if events:
             await self._database.run(partial(self._record, seen, events))
             return PassResult(again_in=timedelta(0))
-        if await self._database.read(self._events.last) >= until:  # else some have no number yet
+        if await self._database.read(self._events.last) >= until:  # otherwise, some events have no number yet
             await self._database.run(self._end)
             self._has_read_all = True
         return PassResult()
@@ -104,7 +105,8 @@ class _Meta(msgspec.Struct, frozen=True):
 
 
 class _Body(msgspec.Struct, frozen=True):
-    """The fields of an event that are recorded. The others are skipped unread: results may be large."""
+    """The fields of an event that are recorded. Other fields are skipped without decoding them, because results may be
+    large."""
 
     policy: str | None = None
     meta: _Meta = _Meta()

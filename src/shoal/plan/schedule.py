@@ -1,6 +1,7 @@
-"""When a policy runs: at a fixed frequency or by cron, within its time windows, with optional jitter. Pure functions.
+"""Compute when a policy runs: at a fixed frequency or by cron, within its time windows, with optional jitter. Pure
+functions.
 
-Planned times lie on the policy's own grid: multiples of its frequency after the first run, or the matches of its cron
+Each policy has a grid of planned times: multiples of its frequency after the first run, or the matches of its cron
 expression. Windows and jitter delay a run, but never shift the grid.
 """
 
@@ -33,7 +34,7 @@ class TimeWindow:
     ends: time
 
     def next_inside(self, moment: datetime) -> datetime:
-        """Return the moment itself if it is inside the window, else when the window next opens."""
+        """Return `moment` itself if it is inside the window, otherwise the time when the window next opens."""
         for day in range(-1, 9):
             on = (moment + timedelta(days=day)).date()
             opens, closes = self._on(on, moment.tzinfo)
@@ -42,8 +43,8 @@ class TimeWindow:
         raise AssertionError("a window opens within a week")
 
     def _on(self, day: date, zone: tzinfo | None) -> tuple[datetime, datetime]:
-        """Return when the window opens and closes on a day, in UTC: local times around a DST change do not compare
-        correctly."""
+        """Return when the window opens and closes on a day. The times are in UTC, because local times around a DST
+        change do not compare correctly."""
         past_midnight = timedelta(days=1 if self.ends <= self.begins else 0)
         opens = datetime.combine(day, self.begins, zone)
         return opens.astimezone(UTC), datetime.combine(day + past_midnight, self.ends, zone).astimezone(UTC)
@@ -51,7 +52,7 @@ class TimeWindow:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When a policy is due. Either `frequency` or `cron` is set."""
+    """The schedule of a policy. Either `frequency` or `cron` is set."""
 
     frequency: timedelta | None = None
     cron: str | None = None
@@ -60,7 +61,7 @@ class Schedule:
     jitter: timedelta = timedelta(0)
 
     def next_planned(self, planned: int, now: int) -> int:
-        """Return the first grid point after both times, so that any number of missed runs become one run."""
+        """Return the first planned time after both times, so that any number of missed runs become one run."""
         if self.frequency is not None:
             step = span(self.frequency)
             return planned + step * max(1, -(-(now + 1 - planned) // step))
@@ -92,7 +93,7 @@ def _next_of(cron: str, timezone: str, after: int) -> int:
 def zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: the name of a directory of zones
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # `OSError` if the name is a directory of zones
         raise ValueError(f"{name[:50]!r} is not a time zone; write it as Europe/Berlin") from None
 
 

@@ -27,7 +27,7 @@ from shoal.queue.job import NewJob
 from shoal.queue.job_admin import JobAdmin
 from shoal.queue.queue import Queue
 
-BATCH = 250  # planned in one callback of the event loop, about 40 µs each
+BATCH = 250  # policies planned in one callback of the event loop, about 40 µs each
 PUT_OFF = timedelta(hours=1)
 
 
@@ -82,7 +82,7 @@ class Scheduler:
     async def run_once(self) -> PassResult:
         capacity = await self._database.read(self._capacity)
         if not capacity:
-            return PassResult()  # policies stay due; when the backlog shrinks, the longest waiting is first
+            return PassResult()  # policies stay due; once the backlog shrinks, the longest waiting policy is first
         if (why := self._back_pressure(KIND)) is not None:
             self._signals.emit(JobsHeldBack(source=self.name, kind=KIND, jobs=0, why=why))
             return PassResult()
@@ -92,7 +92,7 @@ class Scheduler:
 
     async def _capacity(self, tx: Tx) -> dict[str, int]:
         """Return how many more jobs each capability with due policies may queue; a backlog of one capability must not
-        block the others. Usually nothing is due, and this read takes no locks."""
+        block the others. Usually no policy is due, and this read takes no locks."""
         ready = [capability for capability in CAPABILITIES if await self._store.is_ready(tx, capability)]
         waiting = {one: await self._queue.lanes.page_backlog(tx, one, self._backlog) for one in ready}
         return {one: self._backlog - count for one, count in waiting.items() if count < self._backlog}
@@ -102,7 +102,7 @@ class Scheduler:
         known = await self._ready(tx, capacity)
         if not known:
             return 0
-        now = await self._store.now(tx)  # read after the query, so that whatever it found due is due at this time too
+        now = await self._store.now(tx)  # read after the query, so all policies that it found due are due at this time
         plans, late, stuck = await self._plan(tx, list(known.values()), now)
         await self._replace(tx, [plan.policy for plan in plans if plan.policy.form.overlap == "replace"])
         jobs = [plan.job for plan in plans]
@@ -131,8 +131,8 @@ class Scheduler:
     async def _plan(
         self, tx: Tx, policies: Sequence[Policy], now: int
     ) -> tuple[list[_Plan], list[ScheduleStep], list[PolicyStuck]]:
-        """Return a plan for each policy that may start, the next step of those that may not start now, and those that
-        cannot be run and must not block the others."""
+        """Return a plan for each policy that may start, the next step of each policy that may not start now, and the
+        policies that cannot be run and must not block the others."""
         boosts = await self._store.boosts(tx, sorted(set(_subjects(policies))))
         plans, late, stuck = [], [], []
         for policy in policies:
@@ -199,7 +199,7 @@ def _subjects(policies: Sequence[Policy]) -> Iterator[str]:
 
 
 def step_of(policy: Policy, now: int, lives: bool) -> ScheduleStep:
-    """Return the next step of a policy. One that has only a queued run and is not due keeps its times."""
+    """Return the next step of a policy. A policy that is not due, but has a queued run, keeps its times."""
     due = policy.next_run_at is not None and policy.next_run_at <= now
     queued = lives and (policy.queued or policy.form.overlap == "queue")
     if not due:
@@ -213,8 +213,8 @@ def step_of(policy: Policy, now: int, lives: bool) -> ScheduleStep:
 
 
 def kept_waiting(policy: Policy, now: int) -> ScheduleStep | None:
-    """Return the step of a policy that may not start now: to the opening of its next window, or to no further run if
-    `not_after` has passed by then. None if it may start."""
+    """Return the step of a policy that may not start now: its next run is at the opening of its next window, or never
+    if `not_after` has passed by then. Return `None` if the policy may start now."""
     is_free = not policy.form.windows and policy.form.not_after is None
     if is_free or ((opens := policy.schedule.opens(now)) == now and not policy.form.is_over(now)):
         return None
@@ -241,7 +241,8 @@ SITES_AT_ONCE = 100
 
 
 def crawl_of(policy: Policy, now: int) -> str:
-    """Return the id of the crawl a policy starts now: one for its planned time, or one for a queued run before it."""
+    """Return the id of the crawl that a policy starts now. A queued run before the planned time gets a different id
+    from the planned run."""
     is_due = policy.next_run_at is not None and policy.planned_at <= policy.next_run_at <= now
     return f"{policy.id}-{policy.planned_at}{'' if is_due else 'o'}"
 
@@ -307,7 +308,7 @@ class SiteScheduler:
         last = policy.live_crawl
         lives = last is not None and await self._crawls.is_active(last)
         if lives and last is not None and policy.form.overlap == "replace":
-            with suppress(StateConflict, NotFound):  # it has just ended, or was removed
+            with suppress(StateConflict, NotFound):  # the crawl has just ended, or was removed
                 await self._crawls.stop(last, "replaced")
             lives = False
         step = step_of(policy, now, lives)

@@ -22,7 +22,7 @@ WHERE policy.id >= g.id AND policy.id <= g.id AND coalesce(policy.next_run_at, 0
       AND policy.id = ANY(ARRAY(SELECT p.id FROM policy AS p WHERE p.id = ANY(:id::text[]) ORDER BY p.id FOR UPDATE));
 
 -- name: note_policies
--- Record the end of a run with its policy. In the error rate the last five runs weigh most.
+-- Record the end of a run in its policy. In the error rate, the last five runs weigh most.
 -- batch: arrays
 UPDATE policy
 SET last_success_at = CASE WHEN g.success = 1 THEN greatest(coalesce(policy.last_success_at, 0), coalesce(g.at, shoal_now()))

@@ -11,7 +11,7 @@ from shoal.base.clock import span
 from shoal.base.database import Database, Tx
 from shoal.plan.policy import BACKLOG_QUEUES, Policy
 
-SCAN = 5_000  # policies that one query looks at
+SCAN = 5_000  # policies that one query reads
 _FIELDS = tuple(field.name for field in fields(Policy))
 
 
@@ -38,28 +38,28 @@ class ScheduleStep:
     planned_at: int
     next_run_at: int | None
     queued: bool
-    begun: bool  # a job was created now
-    crawl: str | None = None  # or the id of the crawl, for a site
+    begun: bool  # whether a job or crawl was created now
+    crawl: str | None = None  # the id of the crawl, if the policy is for a site
 
     @classmethod
     def of(
         cls, policy: Policy, next_run_at: int | None, *, queued: bool, begun: bool, planned_at: int | None = None
     ) -> "ScheduleStep":
-        """Return the step of a policy from the state in which it was read."""
+        """Return the step of a policy that was read in this state."""
         seen, planned = policy.next_run_at or 0, policy.planned_at if planned_at is None else planned_at
         return cls(policy.id, seen, policy.runs, planned, next_run_at, queued, begun)
 
 
 @dataclass(frozen=True, slots=True)
 class RunNote:
-    """The outcome of a run, to be recorded on its policy."""
+    """The outcome of a run, to be recorded in its policy."""
 
     id: str
     success: bool
-    at: int | None  # None: now
+    at: int | None  # `None` for now
     hash: str | None
     frequency_now: timedelta | None  # the adapted frequency
-    shift: timedelta  # how far that moves its next run
+    shift: timedelta  # by how much the adapted frequency moves the next run
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class PriorityBoost:
 
 @dataclass(frozen=True, slots=True)
 class PolicyCounts:
-    """How many policies there are, are due, and are late."""
+    """How many policies exist, how many are due, and how many are late."""
 
     total: int
     due: int
@@ -113,8 +113,8 @@ class PolicyStore:
         return await tx.execute("remove_policy", id=policy_id) == 1
 
     async def page_of(self, tx: Tx, after: int, limit: int, project: str | None, enabled: bool | None) -> list[Policy]:
-        """Return policies in order of creation, after a number. Each query looks at a limited number of them, however
-        few are enabled."""
+        """Return policies in order of creation, after a number. Each query reads a limited number of policies, even if
+        few of them are enabled."""
         wanted, scan = (None, limit) if enabled is None else (int(enabled), SCAN)
         listed, following, which = "policies_after", "policy_number_after", dict[str, str]()
         if project is not None:
@@ -129,8 +129,8 @@ class PolicyStore:
         return [_policy(row) for row in rows]
 
     async def list_due(self, tx: Tx, limit: int) -> list[Policy]:
-        """Return due policies of all queues, the longest due first, without locking them. Reads by index, so policies
-        that are not due cost nothing."""
+        """Return due policies of all queues, the longest due first, without locking them. The query uses an index, so
+        policies that are not due cost nothing."""
         rows = [row for queue in BACKLOG_QUEUES for row in await tx.all("due_in_queue", line=queue, limit=limit)]
         return sorted(map(_policy, rows), key=lambda policy: (policy.next_run_at, policy.number))[:limit]
 
@@ -139,12 +139,13 @@ class PolicyStore:
         return await tx.one("ready_in_queue", line=queue) is not None
 
     async def due(self, tx: Tx, queue: str, limit: int) -> list[Policy]:
-        """Return due policies of a queue, longest due first. Reads by index, so policies that are not due cost nothing.
-        They are not locked, because jobs are locked before policies: see `advance`."""
+        """Return due policies of a queue, longest due first. The query uses an index, so policies that are not due cost
+        nothing. Policies are not locked here, because jobs must be locked before policies (see `advance`)."""
         return [_policy(row) for row in await tx.all("due_policies", line=queue, limit=limit)]
 
     async def owed(self, tx: Tx, queue: str, limit: int) -> list[Policy]:
-        """Return policies whose queued run can start now that the previous one has ended, in the same way."""
+        """Return policies whose queued run can start, because the previous run has ended. Like `due`, this locks
+        nothing."""
         return [_policy(row) for row in await tx.all("owed_policies", line=queue, limit=limit)]
 
     async def due_sites(self, tx: Tx, limit: int) -> tuple[int, list[Policy]]:
@@ -154,8 +155,8 @@ class PolicyStore:
         return await tx.value("now"), list(found.values())
 
     async def advance(self, tx: Tx, steps: Sequence[ScheduleStep]) -> int:
-        """Apply steps to policies that nobody has changed since they were read; return to how many. Locks them in the
-        order of their ids."""
+        """Apply steps to policies that nobody has changed since they were read; return the number of these policies.
+        Locks the policies in the order of their ids."""
         rows = [{name: _plain(getattr(step, name)) for name in ScheduleStep.__slots__} for step in steps]
         return await tx.many("advance_policies", sorted(rows, key=lambda row: row["id"]))
 
@@ -185,7 +186,8 @@ class PolicyStore:
         return await tx.execute("forget_boosts", before=before, limit=limit)
 
     async def counts(self, tx: Tx, late: int) -> PolicyCounts:
-        """Count the policies, those that are due, and those that were due before `late` microseconds ago."""
+        """Count all policies, the policies that are due, and the policies that were due before `late` microseconds
+        ago."""
         row = await tx.one("count_policies", late=late)
         assert row is not None
         return PolicyCounts(int(row["total"]), int(row["due"]), int(row["late"]))

@@ -5,8 +5,8 @@ FROM policy AS p
 WHERE p.id = :id;
 
 -- name: policies_after
--- Return policies in the order in which they were created, with their live jobs: of the :scan after a number those that
--- are enabled, or those that are not.
+-- Return policies in the order in which they were created, with their live jobs. The query reads :scan policies after a
+-- number and returns all of them, only the enabled ones, or only the disabled ones.
 SELECT p.*, (SELECT j.id FROM job AS j WHERE j.dedupe_key = 'policy:' || p.id AND j.finished_at IS NULL) AS live_job_id
 FROM (SELECT * FROM policy AS t WHERE t.number > :after ORDER BY t.number LIMIT :scan) AS p
 WHERE CAST(:enabled AS INTEGER) IS NULL OR p.enabled = :enabled
@@ -17,8 +17,8 @@ ORDER BY p.number LIMIT :limit;
 SELECT t.number FROM policy AS t WHERE t.number > :after ORDER BY t.number LIMIT 1 OFFSET :skip;
 
 -- name: policies_of_project
--- Like `policies_after`, of one project. Compared as a range: with `=`, PostgreSQL may read all other policies to find a
--- few.
+-- Like `policies_after`, for one project. The project is compared as a range, because with `=`, PostgreSQL may read all
+-- other policies to find a few.
 SELECT p.*, (SELECT j.id FROM job AS j WHERE j.dedupe_key = 'policy:' || p.id AND j.finished_at IS NULL) AS live_job_id
 FROM (SELECT * FROM policy AS t WHERE (t.project, t.number) > (:project, :after) AND t.project <= :project
       ORDER BY t.project, t.number LIMIT :scan) AS p
@@ -26,7 +26,7 @@ WHERE CAST(:enabled AS INTEGER) IS NULL OR p.enabled = :enabled
 ORDER BY p.project, p.number LIMIT :limit;
 
 -- name: policy_number_of_project_after
--- Like `policy_number_after`, of one project.
+-- Like `policy_number_after`, for one project.
 SELECT t.number FROM policy AS t WHERE (t.project, t.number) > (:project, :after) AND t.project <= :project
 ORDER BY t.project, t.number LIMIT 1 OFFSET :skip;
 
@@ -99,7 +99,7 @@ INSERT INTO business_signal (subject, boost, until) VALUES (:subject, :boost, :u
 ON CONFLICT (subject) DO UPDATE SET boost = excluded.boost, until = excluded.until;
 
 -- name: count_policies
--- Count the policies, those that are due, and those that were due before :late microseconds ago.
+-- Count all policies, the policies that are due, and the policies that were due before :late microseconds ago.
 SELECT (SELECT count(*) FROM policy) AS total,
        (SELECT count(*) FROM policy WHERE next_run_at IS NOT NULL AND next_run_at <= shoal_now()) AS due,
        (SELECT count(*) FROM policy WHERE next_run_at IS NOT NULL

@@ -14,7 +14,7 @@ SET planned_at = :planned_at, next_run_at = :next_run_at, queued = :queued,
 WHERE id = :id AND coalesce(next_run_at, 0) = :seen AND runs = :seen_runs;
 
 -- name: note_policies
--- Record the end of a run with its policy. In the error rate the last five runs weigh most.
+-- Record the end of a run in its policy. In the error rate, the last five runs weigh most.
 UPDATE policy
 SET last_success_at = CASE WHEN :success = 1 THEN max(coalesce(last_success_at, 0), coalesce(:at, shoal_now())) ELSE last_success_at END,
     last_hash = coalesce(:hash, last_hash),
