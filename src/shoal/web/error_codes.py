@@ -79,5 +79,5 @@ PAGE_ERRORS: Final[dict[str, Meaning]] = {
     "unstorable_result": Meaning("Page jobs only: the result could not be stored; the server's log says why.", True),
     "hook_failed": Meaning("The page was read, but a hook raised an error or returned something that is not JSON."),
     "unexpected": Meaning("Reading the page raised an unexpected error; please report it."),
-    "worker_killed": Meaning("The worker died each time it fetched this page alone."),
+    "worker_killed": Meaning("The worker died every time it fetched this page with no other page in flight."),
 }
