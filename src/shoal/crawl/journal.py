@@ -107,7 +107,7 @@ class Journal:
         return [] if before is None else messages.depths_finished(before, depth)
 
     async def entries(self, crawl_id: str, after: int | None = None, limit: int = MOST_AT_ONCE) -> list[StoredEntry]:
-        """Return the entries after a number, in order; without a number, the last ones."""
+        """Return the entries after a number, in order; without a number, return the last entries."""
 
         async def look(tx: Tx) -> list[StoredEntry]:
             crawl = await self._crawls.get(tx, crawl_id)

@@ -158,5 +158,5 @@ class ScopePreviewer:
             return [], None, SitemapPreview(address, problem=body.message)
         sitemap = await asyncio.to_thread(read_sitemap, body)
         listed = [entry.url for entry in sitemap.entries]
-        problem = None if sitemap.kind else f"The sitemap {sitemap.problem or 'is not one'}."
+        problem = None if sitemap.kind else f"The sitemap {sitemap.problem or 'has no sitemap format'}."
         return listed, sitemap.kind, SitemapPreview(address, len(listed), problem)

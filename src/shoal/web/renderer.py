@@ -28,9 +28,7 @@ class RenderCounts(Struct, kw_only=True):
     """The requests that a page made, without the request for the page itself."""
 
     requests: Annotated[int, describe("Requests that the page tried to make.")] = 0
-    refused: Annotated[
-        int, describe("Requests refused because of robots.txt, the address rule, or their number.")
-    ] = 0
+    refused: Annotated[int, describe("Requests refused because of robots.txt, the address rule, or their number.")] = 0
     blocked: Annotated[int, describe("Requests that were not sent because `block` names their kind.")] = 0
     bytes: Annotated[int, describe("Bytes received.")] = 0
 

@@ -101,7 +101,7 @@ def explained_by_previous(explanation: UrlExplanation, earlier: Crawl, then: Url
         what = Sentence(message("it was skipped: {reason}"), {"reason": then.sentence})
     unread = Sentence(message("The crawl has not found it; the links of unchanged pages were not read again."))
     recrawled = Sentence(
-        message("In crawl {crawl}, which this one recrawls, {what}"), {"crawl": earlier.id, "what": what}
+        message("In crawl {crawl}, which this crawl repeats, {what}"), {"crawl": earlier.id, "what": what}
     )
     sentence = joined([unread, recrawled])
     known = {"earlier_crawl": earlier.id, "earlier_state": then.state.value, "earlier_reason": then.reason}

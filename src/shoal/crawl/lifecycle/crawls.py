@@ -167,7 +167,9 @@ class Crawls(CrawlReader):
             if state is not CrawlState.PENDING:
                 raise StateConflict("crawl", crawl_id, state, "get more seeds", "only a crawl that has not started can")
             if crawl.config != before.config:
-                raise StateConflict("crawl", crawl_id, state, "get these seeds now", "other seeds are being added; try again")
+                raise StateConflict(
+                    "crawl", crawl_id, state, "get these seeds now", "other seeds are being added; try again"
+                )
             urls = first_urls(seeds, crawl.key_seed, replace(crawl.config, sitemap="off"))
             new = 0
             for start in range(0, len(urls), URLS_AT_ONCE):
@@ -247,7 +249,8 @@ class Crawls(CrawlReader):
         return len(dropped)
 
     async def _reopen(self, crawl_id: str, pages: list[FailedPage], before: int | None, audit: AuditHook) -> int:
-        """Reopen one batch. `before` is set for the last batch: the number of URLs reopened by the earlier ones."""
+        """Reopen one batch. `before` is set for the last batch: the number of URLs that the earlier batches
+        reopened."""
 
         async def commit(tx: Tx) -> int:
             crawl = await self._transitions.locked(tx, crawl_id)

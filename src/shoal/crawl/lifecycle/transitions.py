@@ -69,8 +69,8 @@ class CrawlTransitions:
     async def set_state(
         self, tx: Tx, crawl_id: str, move: CrawlMove, counts: Counts | None = None, *, with_event: bool = True
     ) -> bool:
-        """Change the state and append its event, unless `with_event` is False: a crawl has one start event. `counts`:
-        those of a crawl that ends."""
+        """Change the state and append its event. Without `with_event`, no event is appended, because a crawl has only
+        one start event. `counts`: the counts of a crawl that ends."""
         moved = await self._store.move(tx, crawl_id, move)
         if moved and with_event and move.to in EVENTS:
             data: dict[str, Any] = {"crawl_id": crawl_id, "reason": move.reason}
