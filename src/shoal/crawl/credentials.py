@@ -39,7 +39,7 @@ class CrawlCookie(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         if any(_COOKIE_UNSAFE.search(text) for text in (self.name, self.value, self.path)):
             raise ValueError("must not contain control characters or a semicolon")
         if "=" in self.name or self.name != self.name.strip():
-            raise ValueError("must have a name that contains no = and neither begins nor ends with a space")
+            raise ValueError("must have a name without = and without a space at its start or end")
         if not self.path.startswith("/"):
             raise ValueError("must have a path that begins with /")
         if self.domain is not None:

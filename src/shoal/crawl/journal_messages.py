@@ -183,7 +183,7 @@ def left_in_quarantine(crawl_id: str, state: CrawlState, urls: int, command: Cal
     """Describe how many URLs a crawl left out as a trap, and how to crawl them. `command` returns a command line."""
     were = "was" if urls == 1 else "were"
     left = (
-        f"{plural(urls, 'URL')} {were} not crawled because they are in quarantine as a crawler trap. "
+        f"{plural(urls, 'URL')} {were} not crawled, but quarantined as a crawler trap. "
         f"See the patterns with `{command('crawls', 'show', crawl_id)}`"
     )
     if state in RELEASABLE:

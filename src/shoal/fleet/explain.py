@@ -20,7 +20,7 @@ DISCONNECTED = message("Its session broke off. It gets jobs again as soon as it 
 TOLD = message("It has received the command to be {state} and will report that soon.")
 IDLE = message("It is {state}{because} and leases nothing until `shoal nodes resume {id}`.")
 SHARED = message("SHOAL_DISPATCH is shared: like every worker, it takes jobs from the shared lane.")
-FULL = message("Its lane holds twice as many {jobs} as it has slots for, so new {jobs} go to other nodes.")
+FULL = message("Its lane holds twice as many {jobs} as it has slots for, so new jobs go to other nodes.")
 LAPSED = message(
     "It did not take jobs that were offered to it ({times} times in a row), so it gets only {share} of new jobs, until "
     "it leases one."
