@@ -58,7 +58,7 @@ class NodeRegistered(Signal, frozen=True, kw_only=True):
 
 class HeartbeatReceived(Signal, frozen=True, kw_only=True):
     """A status message of a node arrived. Emitted by the server for each message, so listeners must be quick.
-    `repeated`: less than a minute ago, the same node sent a message that was signalled without `repeated`."""
+    `repeated`: the last signal of this node without `repeated` is less than a minute old."""
 
     node_id: str
     score: float

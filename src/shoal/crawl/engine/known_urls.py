@@ -52,8 +52,8 @@ class PreviousCrawl:
         self._urls: dict[int, Url] = {}
 
     async def prepare(self, tx: Tx, tasks: list[FrontierTask]) -> None:
-        """Copy the validators of the previous crawl to tasks that were just taken, and also its depth if that was
-        smaller."""
+        """Copy validators from the previous crawl to tasks that were just taken. If the previous depth of a task's page
+        was smaller, copy that depth, too."""
         if not (self._reads_the_same or self._same_borders):
             return
         asked = {(task.key, task.chk): task for task in tasks if task.kind is UrlKind.PAGE and task.chain is None}
@@ -91,7 +91,7 @@ class PreviousCrawl:
         return await self._database.read(look)
 
     async def _make_conditional(self, tx: Tx, doubtful: list[tuple[FrontierTask, Validators, list[int]]]) -> None:
-        """Make the requests of those pages conditional whose links were all fetched, so that these links can be
+        """Make the request for a page conditional if all links of the page were fetched, so that the links can be
         followed."""
         await self._learn(tx, {key for _, _, followed in doubtful for key in followed})
         for task, row, followed in doubtful:

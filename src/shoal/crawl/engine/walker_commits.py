@@ -89,8 +89,8 @@ class WalkerCommits:
         return [url for url in urls if not isinstance(url, UrlRefusal)]
 
     async def attach(self) -> None:
-        """Start the walker, or start it again: set the crawl running, and return the URLs that this walker or lost
-        walkers had taken to the frontier. If the store has lost the frontier, rebuild it first."""
+        """Start the walker, or start it again: set the crawl running, and put back into the frontier all URLs that this
+        walker or lost walkers had taken. If the store has lost the frontier, rebuild it first."""
         if self._crawl.frontier != self._frontier.driver:
             where = f'is not set, but the frontier of crawl "{self._crawl.id}" is in Redis'
             raise BadConfig("REDIS_URL", where, "set it to the server that the crawl was started with")

@@ -193,8 +193,9 @@ class Rotation:
 
     def exclude(self, found: Sequence[FrontierTask], redirect_fates: Mapping[tuple[int, int], Fate]) -> bool:
         """Set aside the URLs just found that must not be fetched; return whether there were any. These are URLs that
-        the walker knows to be forbidden (only at hosts with slots), URLs that are fetched as redirect targets of other
-        URLs (`redirect_fates`, by key and check), and URLs that wait for such a redirect target."""
+        the walker knows to be forbidden (checked only at hosts with a delay), URLs that are fetched as redirect targets
+        of other URLs (`redirect_fates`, by key and check), and URLs whose redirect target belongs to a different
+        URL."""
         skip_fates: dict[int, Fate | None] = {
             task.seq: None for task in found if task.chain is not None and task.awaits_target
         }

@@ -184,7 +184,7 @@ class TrapWatch:
     def notice(
         self, url: Url, depth: int, facts: PageFacts | None, new: list[NewUrl], known: int, batch: WalkerBatch
     ) -> None:
-        """Add the points of a page that was read to the batch. `new`: the URLs that the page links to and that were not
+        """Add the points of a newly read page to the batch. `new`: the URLs that the page links to and that were not
         known before; `known`: the number of other URLs of the crawl that it links to."""
         is_compared = facts is not None and facts.text_hash is not None and (new or depth > DEEP)
         if not is_compared and not self._growth.now:
