@@ -101,7 +101,7 @@ async def test_the_journal_records_a_lost_worker_and_its_replacement(bench: Benc
     await bench.lose()
     await bench.walker(crawl, "w2")
     assert (await said(bench, crawl))[2:] == [
-        "Worker lost, waiting for another: the lease of w1 expired",
+        "Worker lost, waiting for another worker: the lease of w1 expired",
         "A worker joined",
     ]
     lost = await facts(bench, crawl, "worker_lost")

@@ -45,7 +45,7 @@ async def crawled(crawler: Crawler, site: ScriptedSite) -> CrawlStatus:
 
 def sentence(crawl_id: str) -> str:
     return (
-        "2 URLs were not crawled: in quarantine as a crawler trap. See the patterns with "
+        "2 URLs were not crawled, but quarantined as a crawler trap. See the patterns with "
         f"`shoal crawls show {crawl_id}`, and release one with `shoal crawls release {crawl_id} PATTERN`."
     )
 
@@ -126,7 +126,7 @@ async def test_a_stopped_crawl_does_not_advise_a_release_that_is_refused(crawler
         await app.crawls.release(crawl_id, pattern_of(Url(f"{site.url}/maze?n=1")))
     seen = await app.crawls.get(crawl_id)
     said = (
-        "2 URLs were not crawled: in quarantine as a crawler trap. "
+        "2 URLs were not crawled, but quarantined as a crawler trap. "
         f"See the patterns with `shoal crawls show {crawl_id}`. "
         "A stopped crawl cannot release them, but a new crawl may crawl them."
     )

@@ -231,7 +231,7 @@ async def test_a_url_that_only_unchanged_pages_link_to_is_explained_by_the_crawl
     frontier_admin = crawler.app.frontier_admin
     said = await frontier_admin.explain(third.crawl.id, "http://elsewhere.example/", 2000)
     assert "the links of unchanged pages were not read again" in str(said.sentence)
-    assert f"In crawl {first.crawl.id}, which this one recrawls, it was skipped: It is outside" in str(said.sentence)
+    assert f"In crawl {first.crawl.id}, which this crawl repeats, it was skipped: It is outside" in str(said.sentence)
     assert (said.facts["earlier_crawl"], said.facts["earlier_reason"]) == (first.crawl.id, "scope")
     unknown = await frontier_admin.explain(third.crawl.id, f"{site.url}/nowhere", 2000)
     assert "no page read so far links to it" in str(unknown.sentence)
@@ -242,7 +242,7 @@ async def test_a_page_that_only_the_earlier_crawl_came_to_is_explained_by_it(cra
         first = await crawler.crawl(site, depth=5)
         second = await again(crawler, site, first, depth=1)
     said = await crawler.app.frontier_admin.explain(second.crawl.id, f"{site.url}/a/2", 2000)
-    assert f"In crawl {first.crawl.id}, which this one recrawls, it was fetched at" in str(said.sentence)
+    assert f"In crawl {first.crawl.id}, which this crawl repeats, it was fetched at" in str(said.sentence)
 
 
 async def test_a_page_that_redirects_is_asked_for_without_a_condition(crawler: Crawler) -> None:

@@ -186,5 +186,5 @@ def test_every_explanation_of_a_url_is_translated() -> None:
 def test_a_clause_begins_with_a_small_letter_in_every_language() -> None:
     there = explain_url(crawl_of(), URL, UrlFacts(Fate.FETCHED))
     said = explain.explained_by_previous(explain_url(crawl_of(), URL, None), crawl_of(), there).sentence
-    assert str(said).endswith("In crawl crl_1, which this one recrawls, it was fetched; the page has no record.")
+    assert str(said).endswith("In crawl crl_1, which this crawl repeats, it was fetched; the page has no record.")
     assert FRENCH.sentence(said).endswith("que celui-ci reprend, elle a été récupérée ; la page n'est pas enregistrée.")

@@ -524,7 +524,7 @@ async def test_an_unexpected_error_names_nothing_of_ours(plane: ControlPlane, mo
     monkeypatch.setattr(control_server.ControlService, "_begin", begin)
     async with plane.channel() as channel:
         code, said = await refusal(open_session(channel), status())
-    assert (code, said) == (Code.INTERNAL, "unexpected error; the log of the controller names it")
+    assert (code, said) == (Code.INTERNAL, "unexpected error; see the log of the controller")
     [failed] = plane.of(StreamFailed)
     assert (failed.type, failed.error) == ("unexpected", "ZeroDivisionError('a secret')")
 

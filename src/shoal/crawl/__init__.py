@@ -1,7 +1,8 @@
 """Crawls of sites: lifecycle, frontier, scope, engine. The module itself is callable as `shoal.crawl(…)`.
 
 The library function and this package share a name, and importing a subpackage sets it as an attribute of `shoal`. So
-the module is made callable; it forwards to `shoal.library`, which depends on it and is therefore imported only on call.
+this module is made callable. A call forwards to `shoal.library`, which depends on this package and is therefore
+imported only when the module is called.
 """
 
 import sys

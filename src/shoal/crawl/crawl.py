@@ -1,4 +1,4 @@
-"""The crawl: the options a caller sends, and the row and counts that Shoal stores."""
+"""A crawl: the options that a caller sends, and the row and the counts that Shoal stores."""
 
 import math
 import re
@@ -46,7 +46,7 @@ WaitFor = Annotated[str, Meta(min_length=1, max_length=3000)]
 WAIT_FOR_AT = " -> "  # between a URL pattern and a selector; no selector contains it
 _HOOK_NAME = re.compile(r"[\w.-]+", re.ASCII)
 HookName = Annotated[str, Meta(min_length=1, max_length=100)]
-MOST_SEEDS = 10_000  # of one request; more are added to a crawl that has not started
+MOST_SEEDS = 10_000  # per request; more can be added to a crawl that has not started
 SHOWN_APART = {"seeds", "project", "labels", "priority", "start"}
 
 
@@ -61,7 +61,7 @@ def one_line(text: str | None) -> str | None:
 
 
 def plain_labels(labels: dict[str, str]) -> dict[str, str]:
-    """Return the labels if they are valid. They are searched for as `name=value`, so a name must not contain `=`."""
+    """Return the labels if they are valid. Users search for labels as `name=value`, so a name must not contain `=`."""
     for name, value in labels.items():
         if "=" in name or not name.isprintable() or not value.isprintable():
             raise ValueError(
@@ -71,7 +71,7 @@ def plain_labels(labels: dict[str, str]) -> dict[str, str]:
 
 
 def hook_names(names: list[str]) -> list[str]:
-    """Return the names if they can be those of hooks. Whether one is installed is up to the workers."""
+    """Return the names if they are valid hook names. Workers check whether the hooks are installed."""
     for name in names:
         if _HOOK_NAME.fullmatch(name) is None:
             raise ValueError(
@@ -95,27 +95,27 @@ def usable_rules(rules: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def duration_in_seconds(value: Any, read: Callable[[object], timedelta] = read_duration) -> Any:
-    """Return the seconds of a duration such as `30m`; anything but text unchanged."""
+    """Return a duration such as `30m` in seconds. Values that are not text are returned unchanged."""
     return read_span(value, read).total_seconds() if isinstance(value, str) else value
 
 
 def render_of(js: Any) -> Any:
-    """Return the value of `render` for one of `js`."""
+    """Return the value of the option `render` for a value of the option `js`."""
     if not isinstance(js, bool):
         raise ValueError(f"cannot be {shorten(js)!r}; give true or false")
     return "always" if js else "never"
 
 
 DEPTH = (
-    "Maximum number of links between a seed and a page; null removes the limit. Default: no limit, but 3 with the "
-    "scopes domain and any."
+    "Maximum number of links between a seed and a page; null removes the limit. Default: 3 with the scopes "
+    "domain and any, otherwise no limit."
 )
-WIDE_DEPTH = 3  # with a scope that the sites of others are in
-EARLIER_DEPTH = 3  # of crawls that were stored without a depth: it was the default of every scope
+WIDE_DEPTH = 3  # with a scope that includes other people's sites
+EARLIER_DEPTH = 3  # for crawls that were stored without a depth: at that time, this was the default for every scope
 
 
 def split_wait_for(text: str) -> tuple[str | None, str]:
-    """Return the URL pattern, if there is one, and the selector of `wait_for`."""
+    """Split a `wait_for` value into its URL pattern (None if it has no pattern) and its selector."""
     pattern, arrow, selector = text.rpartition(WAIT_FOR_AT)
     return (pattern.strip() or None if arrow else None), selector.strip()
 
@@ -169,8 +169,8 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     concurrency: Annotated[
         Fetches | None,
         describe(
-            "Maximum number of concurrent requests, in total and per host; without a speed or delay, there is no "
-            "delay between them."
+            "Maximum number of concurrent requests, in total and per host. If neither a speed nor a delay is set, "
+            "there is no delay between requests."
         ),
     ] = None
     delay_seconds: Annotated[
@@ -187,8 +187,8 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     headers: Annotated[
         dict[str, Text],
         describe(
-            "Extra request headers; only Accept… headers are sent to all hosts, others just to the origins of the "
-            "seeds."
+            "Extra request headers. Accept… headers are sent to all hosts, all other headers only to the origins of "
+            "the seeds."
         ),
     ] = {}
     cookies: Annotated[
@@ -205,14 +205,14 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     wait_for: Annotated[
         WaitFor | None,
         describe(
-            "Read a rendered page once this CSS selector matches, or its time is up. `RE -> CSS` waits only at URLs "
-            "that match the pattern."
+            "Read a rendered page once this CSS selector matches or its time limit is reached. `RE -> CSS` waits "
+            "only at URLs that match the pattern."
         ),
     ] = None
     scroll: Annotated[bool, describe("Scroll rendered pages to the end, as long as they grow.")] = False
     click: Annotated[
         Selector | None,
-        describe("On rendered pages, click the element that this CSS selector matches until it is gone, max 20 times."),
+        describe("On rendered pages, click the element with this CSS selector until it is gone, at most 20 times."),
     ] = None
     keep_bodies: Annotated[bool, describe("Store the response bodies unchanged.")] = False
     rules: Annotated[dict[str, Any] | None, describe("Rule set with the data to extract from each page.")] = None
@@ -224,7 +224,7 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     gate: Annotated[Name | None, describe("Name of the gate that judges the analysis.")] = None
     baseline: Annotated[
         Name | None,
-        describe("Analysis or crawl that the gate compares with; `previous`: the newest analysis of the same site."),
+        describe("Analysis or crawl that the gate compares with. `previous` is the newest analysis of the same site."),
     ] = None
     commit: Annotated[ForgeCommit | None, describe("Commit whose status shows the verdict of the analysis.")] = None
     recrawl_of: Annotated[
@@ -243,7 +243,7 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 0
 
     unquoted = SECRET_FIELDS
-    raw = frozenset({"seeds"})  # validated one by one; errors name the index
+    raw = frozenset({"seeds"})  # each seed is validated separately, so that errors name its index
     other_names = {
         "since": "recrawl_of",
         "max_time": OtherName("max_seconds", duration_in_seconds),
@@ -283,7 +283,8 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @classmethod
     def read(cls, values: Mapping[str, Any], *, strict: bool = True, called: Callable[[str], str] = str) -> Self:
-        """Validate options. Crawls of more than one host have a depth limit unless they say otherwise."""
+        """Validate options. If a crawl's scope is wider than one host and no depth is given, a default depth limit
+        applies."""
         if "depth" not in values and values.get("scope") in ("domain", "any"):
             values = {**values, "depth": WIDE_DEPTH}
         return super().read(values, strict=strict, called=called)
@@ -314,10 +315,10 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 BUDGETS = frozenset({"max_pages", "max_bytes", "max_seconds"})
-"""Limits on pages, bytes and time. A spent one completes the crawl, with its name as the reason."""
+"""Limits on pages, bytes and time. When a limit is reached, the crawl completes with that limit's name as reason."""
 
 TRAP = "trap"
-"""The reason under which URLs in quarantine count as skipped. It is stored only once their patterns are cleared."""
+"""The skip reason that is reported for URLs in quarantine. It is stored only once their patterns are cleared."""
 
 
 class Counts(Struct, frozen=True):
@@ -329,27 +330,26 @@ class Counts(Struct, frozen=True):
     errors: int = 0
     responses: dict[ResponseClass, int] = field(default_factory=lambda: count_responses(()))  # always has every class
     bytes: int = 0
-    not_modified: int = 0  # answered 304
+    not_modified: int = 0  # pages with a 304 response
     bytes_saved: int = 0  # bytes that 304 responses saved
     stayed_empty: int = 0  # rendered pages without links and with hardly any words
     depth_reached: int = 0
-    walked: timedelta = timedelta(0)  # wall-clock time of work: time shared by several walkers counts once
+    walked: timedelta = timedelta(0)  # wall-clock working time: time during which several walkers work counts once
     skipped: dict[str, int] = field(default_factory=dict)
 
     @property
     def held(self) -> int:
-        """URLs in quarantine as a crawler trap. They count as settled, and as skipped."""
+        """The number of URLs that are in quarantine as a crawler trap. They count as settled and as skipped."""
         return self.skipped.get(TRAP, 0)
 
     @property
     def unanswered(self) -> int:
-        """Errors without a response: records of URLs that returned no HTTP response. Other errors are those of
-        pages."""
+        """The number of error records of URLs that returned no HTTP response. All other errors belong to pages."""
         return self.responses["none"]
 
     @property
     def records(self) -> int:
-        """Records in outputs and in the iterator of the library: pages, and errors without a response."""
+        """The number of records in outputs and in the library's iterator: pages, and errors without a response."""
         return self.pages + self.unanswered
 
     @property
@@ -365,7 +365,7 @@ class Crawl(Struct, frozen=True):
     """A crawl as stored in its row."""
 
     number: int
-    key_seed: int  # seeds the hashes of its URLs; secret, so that no site can construct collisions
+    key_seed: int  # seed of the URL hashes; secret, so that no site can construct collisions
     id: CrawlId
     state: CrawlState
     state_reason: str | None
@@ -376,19 +376,20 @@ class Crawl(Struct, frozen=True):
     created_at: int
     started_at: int | None
     finished_at: int | None
-    changed_at: int = 0  # when its options were last changed; 0: never
-    frontier: FrontierDriver = "sql"  # the driver it was started with
-    policy_id: str | None = None  # the policy that started it
+    changed_at: int = 0  # time of the last change of options; 0: never changed
+    frontier: FrontierDriver = "sql"  # the driver that the crawl was started with
+    policy_id: str | None = None  # the policy that started the crawl
 
     @property
     def bodies(self) -> str:
-        """Return the name under which its bodies are stored. Ids may be reused, even by other stores, so the id alone
-        is not unique."""
+        """Return the name under which the crawl's bodies are stored. Crawl ids may be reused, even by other stores, so
+        the id alone is not unique."""
         return f"{self.id}-{xxhash.xxh3_64_hexdigest(self.key_seed.to_bytes(8))}"
 
     @property
     def settles_apart(self) -> bool:
-        """Return whether its frontier is kept outside the database, so that its changes are part of no commit."""
+        """Return whether the crawl's frontier is kept outside the database. Changes of such a frontier belong to no
+        database commit."""
         return self.frontier != "sql"
 
     @property
@@ -400,5 +401,5 @@ class Crawl(Struct, frozen=True):
 
 
 def shown_config(config: CrawlConfig) -> dict[str, Any]:
-    """Return the options of a crawl with secrets masked, without those that the API shows as fields of the crawl."""
+    """Return a crawl's options with secrets masked, except the options that the API shows as fields of the crawl."""
     return hidden({name: value for name, value in config.plain().items() if name not in SHOWN_APART})

@@ -1,4 +1,5 @@
-"""The headers, cookies and proxy a caller gives to a crawl: validated on input, masked in every output."""
+"""The headers, cookies and proxy that a caller passes to a crawl. They are validated on input and masked in every
+output."""
 
 import re
 from typing import Annotated, Any, Final
@@ -23,7 +24,7 @@ _COOKIE_UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f;\ud800-\udfff]")
 
 
 class CrawlCookie(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A cookie the crawl starts with. Without a domain it is sent only to the hosts of the seeds."""
+    """A cookie that the crawl starts with. A cookie without a domain is sent only to the hosts of the seeds."""
 
     name: Annotated[str, describe("Name of the cookie.", min_length=1, max_length=256)]
     value: Annotated[str, describe("Value of the cookie.", max_length=LONGEST)] = ""
@@ -31,14 +32,14 @@ class CrawlCookie(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Annotated[str, describe("Domain of the cookie. Default: the hosts of the seeds.", min_length=1, max_length=253)]
         | None
     ) = None
-    path: Annotated[str, describe("Path prefix to which it is sent.", max_length=1024)] = "/"
-    secure: Annotated[bool, describe("Whether it is sent only over HTTPS.")] = False
+    path: Annotated[str, describe("Path prefix to which the cookie is sent.", max_length=1024)] = "/"
+    secure: Annotated[bool, describe("Whether the cookie is sent only over HTTPS.")] = False
 
     def __post_init__(self) -> None:
         if any(_COOKIE_UNSAFE.search(text) for text in (self.name, self.value, self.path)):
             raise ValueError("must not contain control characters or a semicolon")
         if "=" in self.name or self.name != self.name.strip():
-            raise ValueError("must have a name without = and without a space at its ends")
+            raise ValueError("must have a name without = and without a space at its start or end")
         if not self.path.startswith("/"):
             raise ValueError("must have a path that begins with /")
         if self.domain is not None:
@@ -71,13 +72,13 @@ def check_proxy(text: str | None) -> str | None:
 
 
 def is_label(proxy: str) -> bool:
-    """Return whether the proxy is the label of one that the operator configured."""
+    """Return whether the value is the label of a proxy that the operator configured, rather than a proxy URL."""
     return re.match(PROXY_LABEL, proxy) is not None
 
 
 def cookies_for(given: list[CrawlCookie], seeds: list[Url]) -> list[Cookie]:
-    """Return the cookies in the form of a cookie jar. One without a domain is set for each seed's host, secure if the
-    seed uses https."""
+    """Return the cookies in the form of a cookie jar. A cookie without a domain is set for each seed's host, and is
+    secure if the seed uses https."""
     kept = []
     for one in given:
         if one.domain is not None:

@@ -50,7 +50,7 @@ class CrawlDump:
         loaded: SqlFrontierAdmin,
         admin: FrontierAdmin,
     ) -> None:
-        """`loaded`: where dumps are loaded, whatever the driver of the dumped frontier was."""
+        """`loaded`: the frontier into which dumps are loaded, regardless of the dumped frontier's driver."""
         self._database = database
         self._crawls = crawls
         self._frontiers = frontiers
@@ -59,11 +59,11 @@ class CrawlDump:
         self._admin = admin
 
     async def dump(self, crawl_id: str, *, secrets: bool = False) -> AsyncIterator[bytes]:
-        """Yield the crawl as JSON lines. Raise StateConflict in place of the last line if the crawl changed meanwhile;
-        `load` then rejects the lines written so far.
+        """Yield the crawl as JSON lines. If the crawl changed during the dump, raise StateConflict instead of yielding
+        the last line; `load` then rejects the lines written so far.
 
-        `secrets` includes header and cookie values and the proxy password. Without it they are left out, and a crawl
-        that needs them to continue is rejected."""
+        With `secrets`, the dump includes header values, cookie values and the proxy password. Without `secrets`, these
+        values are left out, and a crawl that needs them to continue is rejected."""
         before = await self._admin.at_rest(crawl_id, "be dumped")
         crawl = before.crawl
         config = crawl.config.plain()
@@ -85,8 +85,8 @@ class CrawlDump:
         yield records.end_record(End.of(written))
 
     async def load(self, lines: Lines, *, crawl_id: str | None = None, trust_named: bool = False) -> CrawlId:
-        """Store a dumped crawl, in the state it had, under `crawl_id` or its own id. Store nothing if the lines are
-        incomplete or invalid.
+        """Store a dumped crawl, in the state it had, under `crawl_id` or under the id in the dump. If the lines are
+        incomplete or invalid, store nothing.
 
         `trust_named` lets the crawl request the private hosts that were named on the other machine's command line.
         """
@@ -98,8 +98,8 @@ class CrawlDump:
             await self._keep_all(partial(self._keep, wanted, number, head.seed), head, source)
             await self._admit(wanted, number, head)
         except BaseException:
-            # A store that just failed may fail again here; its rows are marked as loading, and the next load removes
-            # them. The first error is the one to show.
+            # A store that has just failed may fail again here. Show the first error: the rows that remain are marked as
+            # loading, and the next load removes them.
             with suppress(ShoalError):
                 await self._abandon(wanted, number)
             raise
@@ -135,7 +135,7 @@ class CrawlDump:
     async def _all(
         self, read: Callable[[Tx, int, P | None, int], Awaitable[list[tuple[P, T]]]], crawl: int
     ) -> AsyncIterator[T]:
-        """Yield every row, read in batches; each batch starts where the one before ended."""
+        """Yield every row, read in batches; each batch starts where the previous batch ended."""
         at: P | None = None
 
         async def read_batch(tx: Tx) -> list[tuple[P, T]]:
@@ -147,10 +147,10 @@ class CrawlDump:
                 yield one
 
     async def _receive(self, wanted: CrawlId, head: Head, trust_named: bool) -> int:
-        """Create the crawl, marked as loading; return its number."""
+        """Create the crawl and mark it as loading; return its number."""
         existing = await self._database.read(lambda tx: self._crawls.store.get(tx, wanted))
         if existing is not None and existing.state_reason == LOADING:
-            await self._admin.erase(wanted)  # a load that was killed left it behind
+            await self._admin.erase(wanted)  # an earlier load was killed and left this crawl behind
         named = head.crawl.named if trust_named else []
         number = await self._database.run(
             lambda tx: self._loaded.receive(tx, wanted, head.crawl.config, named, head.seed, head.crawl.policy_id)
@@ -209,7 +209,7 @@ class CrawlDump:
         await self._database.run(commit)
 
     async def _admit(self, wanted: CrawlId, number: int, head: Head) -> None:
-        """Give the loaded crawl the counts, the times and the state it had."""
+        """Give the loaded crawl the counts, the times and the state that it had when it was dumped."""
         run = head.crawl
         position = FrontierPosition(
             run.state,
@@ -233,7 +233,7 @@ class CrawlDump:
             await self._admin.erase(wanted)
 
     async def _check_loading(self, tx: Tx, wanted: CrawlId, number: int) -> None:
-        """Lock the crawl; raise if another load has replaced it since."""
+        """Lock the crawl; raise if another load has replaced it in the meantime."""
         crawl = await self._crawls.store.lock(tx, wanted)
         if crawl is None or (crawl.number, crawl.state_reason) != (number, LOADING):
             raise StateConflict(
@@ -276,13 +276,14 @@ def _checked(head: Head) -> Head:
 
 STANDARD = "-"
 BUFFER = 1 << 18
-LONGEST_LINE = 64_000_000  # bytes; a page with its links and details is far below
+LONGEST_LINE = 64_000_000  # bytes; the line of a page with its links and details is far shorter
 GZIP_FORMAT = 16 + zlib.MAX_WBITS
 GZIP_MAGIC = b"\x1f\x8b"
 
 
 class DumpFile:
-    """A dump that is being written. It is called FILE.part until it is complete; without `complete` it is removed."""
+    """A dump that is being written. The file is called FILE.part until the dump is complete. If `complete` is never
+    called, the file is removed."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -312,13 +313,13 @@ class DumpFile:
 
 
 class DumpToStdout:
-    """Standard output instead of a file."""
+    """A dump that is written to standard output instead of a file."""
 
     name = STANDARD
 
     def open(self) -> None:
         if sys.stdout.isatty():
-            raise UsageError("a dump is not written to a terminal", "use --output FILE, or redirect standard output")
+            raise UsageError("a dump cannot be written to a terminal", "use --output FILE, or redirect standard output")
 
     def write(self, line: bytes) -> None:
         try:
@@ -336,7 +337,7 @@ class DumpToStdout:
 
 
 def dump_lines(name: str) -> Iterator[bytes]:
-    """Yield the lines of a dump file, or of standard input for `-`. Compression is recognised by content."""
+    """Yield the lines of a dump file, or of standard input for `-`. Compression is detected from the content."""
     if name == STANDARD and sys.stdin.isatty():
         raise UsageError("there is no dump on standard input", "pass a file, or redirect standard input")
     try:

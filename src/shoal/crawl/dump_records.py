@@ -1,15 +1,16 @@
 """The dump format: a crawl's options, frontier and pages as JSON lines, each validated when it is read.
 
     {"shoal_frontier": 1, "key_seed": "…", "crawl": {…}, "counts": {…}}    first: the crawl
-    {"url": "https://…", "fate": "open", "depth": 2, "due": null, …}         each URL that waits or is quarantined
-    {"key": "…24 hex digits…", "fate": "depth"}                              each other URL
+    {"url": "https://…", "fate": "open", "depth": 2, "due": null, …}         each waiting or quarantined URL
+    {"key": "…24 hex digits…", "fate": "depth"}                              each of the other URLs
     {"trap": {…}}                                                            each quarantined pattern
     {"sitemap": {…}}                                                         each sitemap that was requested
-    {"redirect": {…}}                                                        each URL that another one redirects to
+    {"redirect": {…}}                                                        each redirect target
     {"page": {…}}                                                            each page
     {"end": {"urls": 3, "keys": 10, "traps": 0, "sitemaps": 1, "pages": 9}}  last: how many lines there were
 
-The store has only the hash of most URLs, so the dump includes the hash seed and the keys stay the same.
+The store has only the hash of most URLs. The dump includes the hash seed, so that URLs keep their keys when the crawl
+is loaded.
 """
 
 from base64 import b64encode
@@ -45,7 +46,7 @@ VERSION = 1
 FIX = "use a complete file written by `shoal crawls dump`"
 FATES = {fate.word: fate for fate in Fate}
 KINDS = {kind.name.lower(): kind for kind in UrlKind}
-ANY_URL = UrlRules(max_length=65_536, tracking=(), session=())  # accept what the other store accepted
+ANY_URL = UrlRules(max_length=65_536, tracking=(), session=())  # accept every URL that the other store accepted
 
 _SIGN_64, _SIGN_32 = 1 << 63, 1 << 31
 
@@ -76,7 +77,8 @@ RANGES = {
         ("opened", "settled", "pages", "errors", "not_modified", "bytes_saved", "stayed_empty"), (0, BIGGEST)
     ),
 }
-"""The numbers of pages, sitemaps, traps, redirects and counts that every store can hold and every export can write."""
+"""The ranges of numbers (in pages, sitemaps, traps, redirects and counts) that every store and every export
+supports."""
 LONGEST_TEXT = 10_000
 LENGTHS = {
     **dict.fromkeys(("url", "final_url", "parent", "canonical", "sample"), ANY_URL.max_length),
@@ -86,8 +88,8 @@ LENGTHS = {
     "content_hash": 200,
     "encoding": 200,
 }
-"""The longest texts, in characters; `LONGEST_TEXT` for all others."""
-MOST_NAMES = 1_000  # named hosts, reasons to skip a URL, redirects of a page
+"""The maximum lengths of texts by field, in characters. The limit of all other fields is `LONGEST_TEXT`."""
+MOST_NAMES = 1_000  # maximum number of named hosts, of reasons to skip a URL, and of redirects per page
 
 Natural = Annotated[int, Meta(ge=0, le=BIGGEST)]
 Small = Annotated[int, Meta(ge=0, le=32_767)]
@@ -97,7 +99,7 @@ Half = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
 
 
 class _Record(Struct, frozen=True):
-    """A line, or a part of one. Fields that a newer version of Shoal has added are ignored."""
+    """A line or a part of a line. Fields that a newer version of Shoal has added are ignored."""
 
 
 class Head(_Record, frozen=True):
@@ -118,7 +120,7 @@ class Head(_Record, frozen=True):
             CrawlConfig.read(self.config.plain())
             _in_range(self)
             if self.state_reason == LOADING:
-                raise ValueError(f"state_reason {LOADING!r} is that of an unfinished load")
+                raise ValueError(f"state_reason {LOADING!r} marks a load that was not finished")
 
     shoal_frontier: Literal[1]
     key_seed: Half
@@ -182,12 +184,12 @@ class _Key(_Record, frozen=True):
     def value(self) -> KnownKey:
         fate = FATES.get(self.fate, Fate.OPEN)
         if fate.waits:
-            raise ValueError(f"{self.fate[:50]!r} cannot be the fate of a URL known by its key alone")
+            raise ValueError(f"{self.fate[:50]!r} cannot be the fate of a URL of which only the key is known")
         return KnownKey(int(self.key[:16], 16) - _SIGN_64, int(self.key[16:], 16) - _SIGN_32, fate)
 
 
 class End(_Record, frozen=True):
-    """The last line: how many lines of each kind there were."""
+    """The last line: the number of lines of each kind."""
 
     urls: Natural
     keys: Natural
@@ -253,13 +255,14 @@ def _page(page: Page) -> dict[str, Any]:
 
 
 def _without_secrets(chain: RedirectChain) -> RedirectChain:
-    """Leave out the cookies set by redirects, which may be secrets, and the kept responses: bodies are not dumped."""
+    """Leave out the cookies that redirects set, because they may be secrets, and the stored responses, because bodies
+    are not dumped."""
     return replace(chain, cookies=(), members=b"", page=None)
 
 
 def _url(one: KeptUrl) -> dict[str, Any]:
     redirected = {}
-    if one.chain is not None and one.chain.page is None:  # one that waits for another URL is requested again
+    if one.chain is not None and one.chain.page is None:  # a URL that waits for a different URL is requested again
         redirected = {"target": one.target, "chain": to_builtins(_without_secrets(one.chain))}
     return redirected | {
         "url": one.url,
@@ -315,7 +318,7 @@ def _read(values: Any) -> Line:
 
 
 def _head(values: dict[str, Any]) -> Head:
-    """Read the first line; in a dump the time of work is a number of microseconds."""
+    """Read the first line; a dump contains the working time as a number of microseconds."""
     counts = values.get("counts")
     if isinstance(counts, dict) and "walked" in counts:
         if type(counts["walked"]) is not int or not 0 <= counts["walked"] <= LATEST:
@@ -336,7 +339,7 @@ def _head(values: dict[str, Any]) -> Head:
 def _checked_sitemap(record: SitemapRecord) -> SitemapRecord:
     _whole_url(record.url)
     if record.entries is not None and len(record.entries) % 8:
-        raise ValueError("entries are not a whole number of keys")
+        raise ValueError("the length of entries is not a multiple of the key length")
     return _in_range(record)
 
 
@@ -362,7 +365,7 @@ def _checked(page: Page) -> Page:
 
 
 def _in_range(item: T) -> T:
-    """Return an item whose numbers, times and texts a store can hold; raise ValueError for any other."""
+    """Return the item if a store can hold its numbers, times and texts; otherwise raise ValueError."""
     for name in item.__struct_fields__:
         value = getattr(item, name)
         if isinstance(value, str) and len(value) > LENGTHS.get(name, LONGEST_TEXT):
@@ -390,7 +393,8 @@ def _whole_url(text: str) -> Url:
 
 
 def _check_url(text: str) -> None:
-    """Raise ValueError unless the text is an http or https URL with a canonical origin; its path may be another."""
+    """Raise ValueError unless the text is an http or https URL with a canonical origin. The path need not be
+    canonical."""
     url = canonical(text, ANY_URL)
     if isinstance(url, UrlRefusal) or not text.startswith(origin(url) + "/"):
         raise ValueError(f"{text[:200]!r} is not a URL that Shoal requests")
@@ -398,7 +402,7 @@ def _check_url(text: str) -> None:
 
 def _check_hops(urls: list[str]) -> None:
     if len(urls) > MOST_NAMES:
-        raise ValueError(f"there are more than {MOST_NAMES:,} redirects")
+        raise ValueError(f"it has more than {MOST_NAMES:,} redirects")
     for url in urls:
         _check_url(url)
 

@@ -1,4 +1,4 @@
-"""The journal of a crawl: its entries in the store and in log files."""
+"""The journal of a crawl: the entries in the store and in log files."""
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -21,16 +21,16 @@ MOST_AT_ONCE = 1000
 
 
 class StoredEntry(Struct, frozen=True):
-    """A stored journal entry. Numbers increase by one in commit order; the oldest entries of a long journal are
-    dropped."""
+    """A stored journal entry. Entries are numbered in commit order, without gaps. The oldest entries of a long journal
+    are dropped."""
 
     number: int
     at: int
     entry: JournalEntry
 
     def record(self, crawl_id: str) -> dict[str, Any]:
-        """Return the entry as the API, files and the command line show it; the fields common to every log line come
-        first."""
+        """Return the entry as the API, the log files and the command line show it. The fields that every log line has
+        come first."""
         return {
             "timestamp": moment(self.at),
             "level": self.entry.level.value,
@@ -53,10 +53,10 @@ class UnfiledJournal(Struct, frozen=True):
 
 
 class JournalStore:
-    """The entries of all journals, numbered per crawl."""
+    """The store of all journal entries, which are numbered per crawl."""
 
     async def after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[StoredEntry]:
-        """Return the entries after this number, in order. An empty result does not mean that no more will come."""
+        """Return the entries after this number, in order. If the result is empty, entries may still be added later."""
         return [
             _stored_entry(row) for row in await tx.all("journal_entries_after", crawl=crawl, number=number, limit=limit)
         ]
@@ -73,7 +73,8 @@ class JournalStore:
         ]
 
     async def claim(self, tx: Tx, crawl: int, filed: int, upto: int) -> bool:
-        """Mark entries up to a number as filed; return False if another process was first."""
+        """Mark the entries up to a number as written to a file. Return False if another process has already claimed
+        them."""
         return await tx.execute("claim_journal_entries", crawl=crawl, filed=filed, upto=upto) == 1
 
 
@@ -87,8 +88,9 @@ class Journal:
         self._most = most
 
     async def write(self, tx: Tx, crawl: int, entries: Sequence[JournalEntry]) -> None:
-        """Append entries to the commit that caused them, and drop the oldest beyond the limit. This locks the end of
-        the journal until the commit, so call it last; a reader that follows the numbers then misses none."""
+        """Append entries in the transaction that caused them, and drop the oldest entries beyond the limit. The call
+        locks the end of the journal until the commit, so that a reader who follows the numbers misses no entry.
+        Therefore make it the last call of the transaction."""
         if not entries:
             return
         last = await tx.value("reserve_journal_entries", crawl=crawl, count=len(entries))
@@ -99,12 +101,13 @@ class Journal:
             await tx.execute("drop_first_journal_entries", crawl=crawl, number=last - self._most)
 
     async def finish_depth(self, tx: Tx, crawl: int, depth: int) -> list[JournalEntry]:
-        """Store that everything up to this depth is settled; return the entries for depths not reported before."""
+        """Store that all URLs up to this depth are settled; return the entries for the depths that were not reported
+        before."""
         before = await tx.value("finish_depth", crawl=crawl, depth=depth)
         return [] if before is None else messages.depths_finished(before, depth)
 
     async def entries(self, crawl_id: str, after: int | None = None, limit: int = MOST_AT_ONCE) -> list[StoredEntry]:
-        """Return the entries after a number, in order; without a number, the last ones."""
+        """Return the entries after a number, in order; without a number, return the last entries."""
 
         async def look(tx: Tx) -> list[StoredEntry]:
             crawl = await self._crawls.get(tx, crawl_id)
@@ -138,9 +141,9 @@ ENTRIES_AT_ONCE = 500
 
 
 class JournalFiles:
-    """A chore that copies journal entries to files. Several may run, on one machine or many: each entry is written by
-    one of them. If one dies between its claim and its write, those entries are missing in the file; the store has them.
-    """
+    """A chore that copies journal entries to files. Several processes may run this chore, on one or several machines;
+    each entry is written by exactly one process. If a process dies after it claimed entries and before it wrote them,
+    these entries are missing in the file, but not in the store."""
 
     name = "project logs"
 
@@ -151,8 +154,9 @@ class JournalFiles:
         self._stuck = 0  # journals that could not be written in the last pass
 
     async def run_once(self) -> PassResult:
-        """Write the next entries of each journal. A project whose file cannot be written keeps no other waiting."""
-        limit = CRAWLS_AT_ONCE + self._stuck  # those are read again, before all others
+        """Write the next entries of each journal. If the file of one project cannot be written, the other projects do
+        not wait."""
+        limit = CRAWLS_AT_ONCE + self._stuck  # journals that could not be written are read again, before all others
         waiting = await self._database.read(lambda tx: self._store.unfiled(tx, limit))
         filed, errors = list[int](), dict[str, OSError]()
         for journal in waiting:
@@ -182,8 +186,8 @@ class JournalFiles:
         return len(entries)
 
     async def _claimed(self, tx: Tx, journal: UnfiledJournal) -> list[StoredEntry]:
-        """Claim and return the next entries; empty if another process was first. Entries that were already pruned are
-        skipped."""
+        """Claim the next entries and return them; the result is empty if another process has claimed them. Entries that
+        were already pruned are skipped."""
         entries = await self._store.after(tx, journal.crawl, journal.filed, ENTRIES_AT_ONCE)
         upto = entries[-1].number if entries else journal.upto
         return entries if await self._store.claim(tx, journal.crawl, journal.filed, upto) else []

@@ -1,6 +1,6 @@
 -- name: reserve_journal_entries
--- Reserve numbers for the next journal entries; return the last of them. The row stays locked until the commit, so
--- numbers rise with commits.
+-- Reserve numbers for the next journal entries; return the last reserved number. The row stays locked until the commit,
+-- so entries are numbered in commit order.
 INSERT INTO crawl_journal (crawl, lines) VALUES (:crawl, :count)
 ON CONFLICT (crawl) DO UPDATE SET lines = crawl_journal.lines + excluded.lines
 RETURNING lines;
@@ -20,7 +20,7 @@ SELECT number, at, level, event, message, facts FROM crawl_line
 WHERE crawl = :crawl ORDER BY number DESC LIMIT :limit;
 
 -- name: finish_depth
--- Record that everything up to a depth is settled; return the depth before.
+-- Record that all URLs up to a depth are settled; return the depth that was recorded before.
 UPDATE crawl_journal SET was = depth, depth = :depth WHERE crawl = :crawl AND depth < :depth RETURNING was;
 
 -- name: unfiled_journals
@@ -43,8 +43,8 @@ DELETE FROM crawl_line WHERE crawl = :crawl;
 DELETE FROM crawl_journal WHERE crawl = :crawl;
 
 -- name: shallowest_open
--- Return the position of the shallowest open URL of a crawl, of those that will be fetched: at each of its hosts the
--- first in its queue.
+-- Return the position of a crawl's shallowest open URL that will be fetched. It is enough to look at the first URL in
+-- the queue of each host, and at retries.
 SELECT min(places.seq) AS seq FROM (
     SELECT (SELECT f.seq FROM frontier AS f WHERE f.crawl = fh.crawl AND f.host = fh.host ORDER BY f.seq LIMIT 1) AS seq
     FROM frontier_host AS fh WHERE fh.crawl = :crawl

@@ -1,4 +1,4 @@
-"""The entries of a crawl's journal, and what a walker reports to it."""
+"""The entries of a crawl's journal, and the reporter that selects the entries of a walker."""
 
 import shlex
 from collections.abc import Callable, Mapping
@@ -37,8 +37,8 @@ class JournalEntry(Struct, frozen=True):
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-ALL_CRAWLED = "all URLs were crawled"  # what a drained crawl said of itself, quarantine or not
-MOST_DEPTHS = 50  # depths reported at the same time, one entry each
+ALL_CRAWLED = "all URLs were crawled"  # older message of a drained crawl, even with URLs in quarantine
+MOST_DEPTHS = 50  # maximum number of depths reported at the same time; each gets one entry
 WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "crawl_forced": (message("Stopping by force: workers that have not stopped after {grace_seconds} s are killed"),),
     "depth_finished": (message("Depth {depth} finished"),),
@@ -66,10 +66,10 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "walker_given_up": (message("Failed permanently: {error}"),),
     "walker_handed_back": (message("Returned to the queue, waiting for a worker ({reason})"),),
     "walker_retried": (message("Failed, retrying in {retry_in_seconds} s: {error}"),),
-    "worker_lost": (message("Worker lost, waiting for another: {error}"),),
+    "worker_lost": (message("Worker lost, waiting for another worker: {error}"),),
 }
-"""The texts of events whose facts fill them; the second one if `{count}`, the number of URLs or pages, takes the
-plural."""
+"""The message of each event, with placeholders for the entry's facts. The second text is used if `{count}`, the number
+of URLs or pages, is a plural."""
 OPTIONS: Final[Mapping[str, str]] = {
     "concurrency": message("concurrency"),
     "delay_seconds": message("delay seconds"),
@@ -87,8 +87,8 @@ OPTIONS: Final[Mapping[str, str]] = {
 
 
 def sentence_of(entry: JournalEntry) -> Sentence:
-    """Return the message of an entry as a sentence. It is worded from the facts; where these do not tell entries apart,
-    the message is one of a few known texts."""
+    """Return the message of an entry as a sentence. It is built from the entry's facts. Where the facts are not
+    sufficient, the stored message is used: it is one of a few known texts."""
     facts = entry.facts
     if entry.event in WORDS:
         return _worded(entry.event, facts)
@@ -128,7 +128,7 @@ def submitted(crawl: Crawl, *, local: bool) -> JournalEntry:
 
 
 def moved(crawl: Crawl, move: CrawlMove, counts: Counts | None) -> JournalEntry:
-    """Report a change of the crawl's state; its end is reported with counts."""
+    """Return the entry for a change of the crawl's state. The entry for the end of the crawl includes the counts."""
     facts: dict[str, Any] = {} if move.reason is None else {"reason": move.reason}
     said = Sentence(_moved(crawl, move))
     if counts is not None:
@@ -145,7 +145,7 @@ def moved(crawl: Crawl, move: CrawlMove, counts: Counts | None) -> JournalEntry:
 
 def _ended(state: CrawlState, facts: Mapping[str, Any]) -> Sentence:
     counts = _counts(facts["pages"], facts["errors"], facts.get("responses"), facts.get("not_modified", 0))
-    if "skipped" in facts:  # entries have it since quarantined URLs are counted apart
+    if "skipped" in facts:  # entries from before quarantined URLs were counted separately lack this field
         skipped = Sentence(message("{count} skipped"), {"count": sum(facts["skipped"].values())})
         counts = joined([counts, skipped], ", ")
     return Sentence(message("{state}: {counts}"), {"state": Sentence(LABELS[state]), "counts": counts})
@@ -156,13 +156,13 @@ def _with_reason(said: Sentence, reason: str | None) -> Sentence:
 
 
 def claims_all_urls(entry: JournalEntry) -> bool:
-    """Return whether an entry is older than the reason `drained_partly`: it then claims that all URLs were crawled,
-    whatever was left out."""
+    """Return whether an entry is older than the reason `drained_partly`. Such an entry claims that all URLs were
+    crawled, even if some were left out."""
     return entry.event == "crawl_completed" and entry.facts.get("reason") == DRAINED and "skipped" not in entry.facts
 
 
 def reworded(entry: JournalEntry, crawl: Crawl, counts: Counts) -> JournalEntry:
-    """Return an entry as it is worded today."""
+    """Return an entry with today's wording."""
     if not claims_all_urls(entry):
         return entry
     if crawl.state_reason != DRAINED or not counts.held:
@@ -174,15 +174,16 @@ def reworded(entry: JournalEntry, crawl: Crawl, counts: Counts) -> JournalEntry:
 
 
 def shoal_command(*words: str) -> str:
-    """Return a command line, for advice to readers whose store or server is not known."""
+    """Return a command line for advice to readers. It has no store or server options, because these are not known
+    here."""
     return shlex.join(["shoal", *words])
 
 
 def left_in_quarantine(crawl_id: str, state: CrawlState, urls: int, command: Callable[..., str] = shoal_command) -> str:
-    """Say how many URLs a crawl left out as a trap, and how to crawl them. `command`: returns a command line."""
+    """Describe how many URLs a crawl left out as a trap, and how to crawl them. `command` returns a command line."""
     were = "was" if urls == 1 else "were"
     left = (
-        f"{plural(urls, 'URL')} {were} not crawled: in quarantine as a crawler trap. "
+        f"{plural(urls, 'URL')} {were} not crawled, but quarantined as a crawler trap. "
         f"See the patterns with `{command('crawls', 'show', crawl_id)}`"
     )
     if state in RELEASABLE:
@@ -191,13 +192,13 @@ def left_in_quarantine(crawl_id: str, state: CrawlState, urls: int, command: Cal
 
 
 def counts_text(counts: Counts) -> str:
-    """Describe pages and errors, with the response classes of the pages unless all were 2xx."""
+    """Describe the numbers of pages and errors. Unless all responses were 2xx, add the numbers by response class."""
     return str(_counts(counts.pages, counts.errors, counts.responses, counts.not_modified))
 
 
 def _counts(pages: int, errors: int, responses: Mapping[ResponseClass, int] | None, not_modified: int) -> Sentence:
     shown = Sentence(message("{count} page"), {"count": pages}, message("{count} pages"))
-    answered: dict[ResponseClass, int] = {**(responses or {}), "none": 0}  # no response is an error, not a page
+    answered: dict[ResponseClass, int] = {**(responses or {}), "none": 0}  # without a response: an error, not a page
     if responses is not None and responses["2xx"] != sum(answered.values()):
         classes = in_words(answered, not_modified)
         shown = joined([shown, Sentence("({classes})", {"classes": classes})])
@@ -245,18 +246,18 @@ def reopened(count: int) -> JournalEntry:
 
 
 def frontier_rebuilt(pages: int) -> JournalEntry:
-    """Report that the store of the frontier had lost it."""
+    """Return the entry for a frontier that its store had lost."""
     return _entry("frontier_rebuilt", JournalLevel.WARNING, pages=pages)
 
 
 def limit_reached(move: Move) -> JournalEntry:
-    """Report that a walker found a budget spent while others are still running."""
+    """Return the entry for a walker that found a budget spent while other walkers are still running."""
     entry = _entry("limit_reached", job_id=move.job_id, reason=move.reason)
     return replace(entry, message=entry.message.capitalize())
 
 
 def walker_moved(move: Move) -> JournalEntry | None:
-    """Report what became of one of the crawl's jobs; None if it is not worth an entry."""
+    """Return the entry for the outcome of one of the crawl's jobs; None if the outcome is not worth an entry."""
     facts: dict[str, Any] = {"job_id": move.job_id, "reason": move.reason}
     if move.grant_end is GrantEnd.DONE:
         return None
@@ -283,7 +284,7 @@ def found(urls: int) -> JournalEntry:
 
 
 def depths_finished(before: int, upto: int) -> list[JournalEntry]:
-    """Report the depths that are now settled, without those already reported."""
+    """Return the entries for the depths that are now settled and were not reported before."""
     return [_entry("depth_finished", depth=depth) for depth in range(max(before + 1, upto + 1 - MOST_DEPTHS), upto + 1)]
 
 
@@ -322,8 +323,8 @@ MOST_HOSTS = 1000  # hosts whose last report is remembered
 
 
 class JournalUpdate(Struct, frozen=True):
-    """The additions of one commit to the journal: entries, whether to report the number of URLs found, and the depth to
-    report if everything up to it is settled."""
+    """The journal additions of one commit: the entries, whether to report the number of URLs found, and a depth that is
+    reported if all URLs up to that depth are settled."""
 
     entries: list[JournalEntry] = field(default_factory=list)
     found: bool = False
@@ -331,21 +332,21 @@ class JournalUpdate(Struct, frozen=True):
 
 
 class JournalReporter:
-    """Decides which events in the commits of one walker are worth an entry."""
+    """Decides which events of one walker's commits are worth a journal entry."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._waiting: list[JournalEntry] = []  # for the next commit
-        self._found = False  # URLs were found since the last report
+        self._waiting: list[JournalEntry] = []  # entries for the next commit
+        self._found = False  # True if URLs were found since the last report
         self._report_at = 0.0
-        self._depth = 0  # the lowest depth not known to be finished
+        self._depth = 0  # the lowest depth that may be unfinished
         self._seen = 0  # lowest depth of the URLs taken last
         self._look_at, self._look_interval_seconds = 0.0, FIRST_LOOK_SECONDS
         self._dead_seeds = 0
         self._hosts: dict[str, float] = {}  # hosts on hold, and when each was reported
 
     def update_for(self, batch: WalkerBatch) -> JournalUpdate | None:
-        """Return what the commit of this batch adds to the journal; None if nothing."""
+        """Return the journal additions of the commit for this batch; None if there are none."""
         self._found = self._found or bool(batch.found)
         if self._dead_seeds <= MAX_LISTED:
             for done in batch.settled:
@@ -364,7 +365,7 @@ class JournalReporter:
             self._waiting.append(more_seeds_failed())
 
     def learn(self, update: JournalUpdate | None, turn: Turn) -> None:
-        """Update the state from the result of that commit."""
+        """Update the reporter's state from the result of the commit."""
         if turn.work:
             self._seen = min([task.depth for task in turn.work])
         if update is None or not turn.is_journaled:
@@ -380,7 +381,7 @@ class JournalReporter:
             self._look_interval_seconds = min(2 * self._look_interval_seconds, EVERY_SECONDS)
 
     def held(self, updates: Mapping[int, HostUpdate], hold_seconds: Mapping[int, float]) -> None:
-        """Report hosts that were put on hold."""
+        """Add an entry for each host that was put on hold."""
         now = self._clock.monotonic()
         if len(self._hosts) > MOST_HOSTS:
             self._hosts.clear()

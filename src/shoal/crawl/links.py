@@ -1,7 +1,7 @@
-"""The links of a crawl: which page links where, with the text of each link and the status of its target.
+"""The links of a crawl: source page, target URL, link text, and the status of the target.
 
-Only crawls with the option `links`, set by `analyze`, too, store URLs and texts. Of any other, the pages that link to a
-given URL are known, because each page has the keys of its targets.
+Only crawls with the option `links` (which `analyze` sets, too) store link URLs and texts. In all other crawls, the
+pages that link to a given URL can still be found, because each page stores the keys of its link targets.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from shoal.pages.links import LinkFlag, pack_key, unpack
 from shoal.pages.page import Page
 from shoal.pages.store import PageStore, TargetStatus
 
-PAGES: Final = 100  # that one query reads
-AT_ONCE: Final = 10  # pages whose links are in memory: each may have thousands
+PAGES: Final = 100  # maximum number of pages that one query reads
+AT_ONCE: Final = 10  # pages whose links are in memory at the same time: each page may have thousands of links
 BATCH: Final = 2_000  # links
 BLOBS: Final = 2_000  # pages whose keys are searched at the same time
 MOST_CACHED: Final = 100_000  # statuses
@@ -36,8 +36,8 @@ UNKNOWN: Final = TargetStatus()
 
 
 class Link(NamedTuple):
-    """A link from a page to a URL. Text, rel and kind are None if the crawl does not store them; status and error are
-    those of the target, None if it was not fetched."""
+    """A link from a page to a URL. Text, rel and kind are None if the crawl does not store them. Status and error
+    describe the target; they are None if the target was not fetched."""
 
     source: Url
     target: Url
@@ -63,7 +63,7 @@ class Link(NamedTuple):
 
 
 class LinkPlace(NamedTuple):
-    """A place in the order of links: after the page with that number, or after some of its links."""
+    """A position in the list of links: after the page with a number, or after some of that page's links."""
 
     number: int = 0
     links: int = 0
@@ -82,7 +82,8 @@ class LinkFilter:
 
 @dataclass(frozen=True, slots=True)
 class FoundLinks:
-    """Links that match a filter. `place`: where the search continues; `is_complete`: there are no more now."""
+    """Links that match a filter. `place`: the position where the search continues; `is_complete`: there are no more
+    matching links at present."""
 
     links: list[Link]
     place: LinkPlace
@@ -100,7 +101,7 @@ class CrawlLinks:
         clock: Clock | None = None,
         frontier: FrontierAdminStore | None = None,
     ) -> None:
-        """`frontier`: that of the crawl, for the filter by why targets were skipped."""
+        """`frontier`: the crawl's frontier, for filtering links by the reason why their targets were skipped."""
         self._database = database
         self._store = PageStore()
         self._frontier = frontier
@@ -110,7 +111,7 @@ class CrawlLinks:
         self._statuses: dict[int, TargetStatus] = {}
 
     def check_stored(self) -> None:
-        """Raise if the crawl does not store URLs and texts of links."""
+        """Raise if the crawl does not store link URLs and texts."""
         if not self._crawl.config.links:
             raise NotFound("stored links of crawl", self._crawl.id, FIX)
 
@@ -121,8 +122,8 @@ class CrawlLinks:
     async def search(
         self, wanted: LinkFilter, after: LinkPlace, limit: int, seconds: float = float("inf")
     ) -> FoundLinks:
-        """Return the next matching links, not all of them if the time is up. A crawl that does not store links is
-        searched only for links to one URL."""
+        """Return the next matching links, or only some of them if the time is up. If the crawl does not store links,
+        the search requires the target URL."""
         if not self._crawl.config.links and wanted.target is not None and wanted.source is None:
             return await self._search_keys(wanted, wanted.target, after, limit, seconds)
         self.check_stored()
@@ -161,7 +162,7 @@ class CrawlLinks:
             yield [link.record() for link in links]
 
     async def _by_page(self, wanted: LinkFilter, place: LinkPlace) -> AsyncGenerator[tuple[int, list[Link]], None]:
-        """Yield the matching links of each page, from a place on, with the number of the page."""
+        """Yield the number of each page and its matching links, starting at a position."""
         while pages := await self._pages(wanted.source, place):
             for start in range(0, len(pages), AT_ONCE):
                 for found in await self._links_of(pages[start : start + AT_ONCE], wanted):
@@ -171,7 +172,8 @@ class CrawlLinks:
             place = LinkPlace(pages[-1][0])
 
     async def _pages(self, source: Url | None, place: LinkPlace) -> list[tuple[int, Page]]:
-        """Return the next pages; the one at the place again if only a part of its links was read."""
+        """Return the next pages. If only some links of the page at the position were read, start with that page
+        again."""
         number = self._crawl.number
         if source is None:
             before = place.number - 1 if place.links else place.number
@@ -189,7 +191,7 @@ class CrawlLinks:
         return [(place.number, page) for _, chk, page in rows if chk == key[1]]
 
     async def _links_of(self, pages: list[tuple[int, Page]], wanted: LinkFilter) -> list[tuple[int, list[Link]]]:
-        """Return the matching links of each page; in a thread, because a page may have thousands."""
+        """Return the matching links of each page. Runs in a thread, because a page may have thousands of links."""
         read = await asyncio.to_thread(lambda: [(number, self._read(page, wanted)) for number, page in pages])
         await self._learn({key for _, links in read for (key, _), _ in links})
         if wanted.skipped is not None:
@@ -197,7 +199,7 @@ class CrawlLinks:
         return await asyncio.to_thread(lambda: [(number, self._judged(links, wanted)) for number, links in read])
 
     def _read(self, page: Page, wanted: LinkFilter) -> list[tuple[Key, Link]]:
-        """Return the links of a page, each with the key of its target, before their statuses are known."""
+        """Return the links of a page, each with its target's key, before the statuses of the targets are known."""
         if page.outlinks is None:
             return []
         written, source, seed = unpack_links(page.outlinks), Url(page.url), self._crawl.key_seed
@@ -221,14 +223,14 @@ class CrawlLinks:
         self, pages: list[tuple[int, list[tuple[Key, Link]]]], why: Fate
     ) -> list[tuple[int, list[tuple[Key, Link]]]]:
         """Leave out links whose target was not skipped for this reason."""
-        assert self._frontier is not None, "it is given where links are filtered by why they were skipped"
+        assert self._frontier is not None, "filtering links by skip reason requires the frontier"
         frontier, crawl = self._frontier, self._crawl.number
         keys = sorted({key for _, links in pages for key, _ in links if key[0] not in self._statuses})
         fates = await self._database.read(lambda tx: frontier.fates_of(tx, crawl, keys))
         return [(number, [one for one in links if fates.get(one[0]) is why]) for number, links in pages]
 
     def _judged(self, links: list[tuple[Key, Link]], wanted: LinkFilter) -> list[Link]:
-        """Add the statuses of the targets; leave out links whose target has no wanted one."""
+        """Add the statuses of the targets. Leave out links whose target status is not wanted."""
         found = []
         for (key, _), link in links:
             known = self._statuses.get(key, UNKNOWN)
@@ -238,7 +240,8 @@ class CrawlLinks:
         return found
 
     async def _learn(self, keys: set[int]) -> None:
-        """Look up the statuses of targets. A URL that was fetched as the target of a redirect has that page's."""
+        """Look up the statuses of targets. A URL that was fetched as a redirect target has the status of the page that
+        redirected."""
         missing = sorted(keys - self._statuses.keys())
         if not missing:
             return
@@ -257,7 +260,7 @@ class CrawlLinks:
     async def _search_keys(
         self, wanted: LinkFilter, target: Url, after: LinkPlace, limit: int, seconds: float
     ) -> FoundLinks:
-        """Search the keys of targets that every crawl stores for links to one URL."""
+        """Search for links to one URL in the target keys, which every crawl stores."""
         until, found, number = self._clock.monotonic() + seconds, list[Link](), after.number
         key, crawl = key_of(target, self._crawl.key_seed), self._crawl.number
         await self._learn({key[0]})
@@ -283,8 +286,9 @@ class CrawlLinks:
 
 
 def _links_to(key: int, blobs: Sequence[tuple[int, int, bytes]]) -> list[tuple[int, int, int]]:
-    """Return number and key of the pages that link to a key, and the flags of the link. Searching for the bytes of a
-    key is several times as fast as reading all keys, but they may also match across two neighbouring keys."""
+    """Return the number and key of each page that links to a key, and the link's flags. Searching for the bytes of a
+    key is several times as fast as reading all keys, but the bytes may also match at the border of two neighbouring
+    keys."""
     packed, found = pack_key(key), []
     for number, source, blob in blobs:
         if packed in blob:

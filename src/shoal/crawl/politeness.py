@@ -1,5 +1,5 @@
-"""The politeness receipt of a crawl: for each host how fast it was requested, what its robots.txt asked for and whether
-that was honoured, and how often it asked us to wait."""
+"""The politeness receipt of a crawl. For each host, it shows the request rate, the delay in its robots.txt, whether
+that delay was honoured, and how many times the host asked us to wait."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -17,12 +17,12 @@ from shoal.crawl.store import ByDriver
 from shoal.hosts.robots import RobotsState, Rules
 
 MOST_HOSTS: Final = 200
-HELD: Final = "host_held"  # the journal's event
+HELD: Final = "host_held"  # the event in the journal
 
 
 @dataclass(frozen=True, slots=True)
 class HostHolds:
-    """How often a host asked us to wait during the crawl, by the status of its response, and for how long in all."""
+    """The number of times a host asked us to wait during the crawl, by response status, and the total waiting time."""
 
     statuses: dict[int, int] = field(default_factory=dict)
     seconds: float = 0.0
@@ -34,7 +34,8 @@ class HostHolds:
 
 @dataclass(frozen=True, slots=True)
 class HostReceipt:
-    """The receipt of one host. Delays are between two requests; `asked_delay_seconds` is that of its robots.txt."""
+    """The receipt of one host. A delay is the time between two requests. `asked_delay_seconds` is the delay in
+    robots.txt."""
 
     host: CrawlHost
     requests_per_second: float | None
@@ -51,7 +52,7 @@ class HostReceipt:
 
 @dataclass(frozen=True, slots=True)
 class PolitenessReceipt:
-    """The receipt of a crawl: its hosts, those with most pages first."""
+    """The receipt of a crawl. The hosts with most pages come first."""
 
     status: CrawlStatus
     obeys_robots: bool
@@ -59,11 +60,11 @@ class PolitenessReceipt:
     connections: int  # per host
     own_delay_seconds: float
     hosts: list[HostReceipt]
-    is_cut: bool  # there are more hosts
+    is_cut: bool  # True if the crawl has more hosts than the receipt
 
 
 class Politeness:
-    """Makes receipts from the hosts, their robots.txt files and the journal."""
+    """Makes receipts from the stored hosts, their robots.txt rules and the journal."""
 
     def __init__(
         self, database: Database, crawls: Crawls, frontiers: ByDriver[FrontierAdminStore], settings: Settings
@@ -96,7 +97,7 @@ class Politeness:
         )
 
     async def robots_rules(self, crawl: Crawl, most: int = MOST_HOSTS) -> dict[str, Rules]:
-        """Return what the robots.txt of each host of a crawl says now, by the origin of the host."""
+        """Return the current robots.txt rules of each host of a crawl, by host origin."""
         hosts = await self._database.read(lambda tx: self._frontiers.of(crawl).hosts(tx, crawl.number, most))
         agent = crawl.config.user_agent or self._settings.egress.user_agent
         return {host.origin: rules for host in hosts if (rules := self._rules(host, agent)) is not None}
@@ -119,7 +120,7 @@ class Politeness:
         )
 
     async def _holds(self, crawl_id: str) -> dict[str, HostHolds]:
-        """Return the holds in the journal, by host; the oldest entries of a long journal are gone."""
+        """Return the holds in the journal, by host. Holds in dropped journal entries are missing."""
         statuses: dict[str, Counter[int]] = {}
         seconds: Counter[str] = Counter()
         after = 0

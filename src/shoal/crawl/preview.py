@@ -1,6 +1,7 @@
-"""A preview of a crawl: what the robots.txt of its hosts says, and which of the URLs in their sitemaps it would fetch.
+"""A preview of a crawl: the robots.txt rules of its hosts, and the sitemap URLs that the crawl would fetch.
 
-It sends a handful of requests, one after another. A preview is a sample: links are found only by crawling.
+A preview sends only a few requests, one after another. It shows only a sample of the crawl's URLs, because links are
+found only by crawling.
 """
 
 import asyncio
@@ -40,7 +41,7 @@ class HostPreview:
 
 @dataclass(frozen=True, slots=True)
 class SitemapPreview:
-    """One sitemap that was looked at; `problem` is None if it could be read."""
+    """One sitemap of the preview; `problem` is None if the sitemap could be read."""
 
     url: str
     listed: int = 0
@@ -49,13 +50,13 @@ class SitemapPreview:
 
 @dataclass(slots=True)
 class ScopePreview:
-    """A preview of the URLs a crawl would meet."""
+    """A preview of the URLs that a crawl would find."""
 
     hosts: list[HostPreview] = field(default_factory=list)
     sitemaps: list[SitemapPreview] = field(default_factory=list)
     fates: Counter[Fate] = field(default_factory=Counter)  # fates of the listed URLs
     samples: dict[Fate, list[str]] = field(default_factory=dict)
-    is_cut: bool = False  # there is more than was looked at
+    is_cut: bool = False  # True if the preview left out hosts, sitemaps or URLs
 
     def count(self, url: str, fate: Fate) -> None:
         self.fates[fate] += 1
@@ -65,7 +66,7 @@ class ScopePreview:
 
 
 class ScopePreviewer:
-    """Makes previews. `connect` opens an egress that is closed after each."""
+    """Makes previews. `connect` opens an egress for each preview, which is closed afterwards."""
 
     def __init__(self, connect: Callable[[], Egress], agent: str, longest_delay: timedelta) -> None:
         self._connect = connect
@@ -73,7 +74,7 @@ class ScopePreviewer:
         self._longest_delay = longest_delay
 
     async def preview(self, config: CrawlConfig) -> ScopePreview:
-        """Request the robots.txt and the sitemaps of the first hosts, and judge the URLs that they list."""
+        """Request the robots.txt files and the sitemaps of the first hosts, and judge the URLs in the sitemaps."""
         seeds = seeds_of(config)
         agent = config.user_agent or self._agent
         found, rules = ScopePreview(), dict[str, Rules]()
@@ -113,7 +114,7 @@ class ScopePreviewer:
             if kind == "index":
                 waiting += [url for url in listed if url not in waiting]
                 continue
-            # Thousands of URLs take a while: other requests are served meanwhile.
+            # Judging thousands of URLs takes a while, so it runs in a thread and other requests are served meanwhile.
             await asyncio.to_thread(self._judge, urls.resolve(Url(address), listed), scope, rules, config, seen, found)
         found.is_cut = found.is_cut or bool(waiting)
 
@@ -141,7 +142,7 @@ class ScopePreviewer:
 
     @staticmethod
     async def _sitemap(egress: Egress, address: str, agent: str) -> tuple[list[str], str | None, SitemapPreview]:
-        from shoal.extract.sitemap import read_sitemap  # only previews and sitemaps need the parser
+        from shoal.extract.sitemap import read_sitemap  # only previews and sitemap fetches need the parser
 
         limits = replace(
             egress.limits, max_body_bytes=MOST_BYTES, max_decoded_bytes=MOST_BYTES, cut_body=True, total_timeout=TIMEOUT
@@ -157,5 +158,5 @@ class ScopePreviewer:
             return [], None, SitemapPreview(address, problem=body.message)
         sitemap = await asyncio.to_thread(read_sitemap, body)
         listed = [entry.url for entry in sitemap.entries]
-        problem = None if sitemap.kind else f"The sitemap {sitemap.problem or 'is not one'}."
+        problem = None if sitemap.kind else f"The sitemap {sitemap.problem or 'has no sitemap format'}."
         return listed, sitemap.kind, SitemapPreview(address, len(listed), problem)

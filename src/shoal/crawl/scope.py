@@ -1,4 +1,4 @@
-"""The scope of a crawl: its seeds, which URLs belong to it, and where sitemaps may be."""
+"""The scope of a crawl: its seeds, which URLs belong to the crawl, and the default sitemap URLs."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -15,19 +15,19 @@ from shoal.crawl.frontier.values import FrontierTask, NewUrl, UrlKind, key_of
 from shoal.crawl.url_patterns import UrlPatterns
 from shoal.egress.address import AddressRule, Proxies, Proxy, literal
 
-MOST_STARTS = 50  # prefixes that are compared with each URL
+MOST_STARTS = 50  # maximum number of prefixes that are compared with each URL
 MAX_SEGMENTS = 40
 MAX_REPEATS = 3
 
 
 class CrawlScope:
-    """The scope of one crawl. Only redirects of its seeds widen it."""
+    """The scope of one crawl. Only redirects of seeds widen the scope."""
 
     def __init__(self, config: CrawlConfig, seeds: list[Url]) -> None:
         self._kind = config.scope
         self.change(config)
         self._starts: tuple[str, ...] = ()
-        self._hosts: set[str] = set()  # instead of the starts, if only hosts matter: a seeds file may have thousands
+        self._hosts: set[str] = set()  # replaces the starts if only hosts matter: there may be thousands
         self._domains: set[str] = set()
         for seed in seeds:
             self.widen(seed)
@@ -65,7 +65,8 @@ class CrawlScope:
         return depth <= self._depth
 
     def judge(self, url: Url, depth: int) -> Fate:
-        """Return the fate of a URL that was just found: OPEN if it is to be fetched, else why not."""
+        """Return the fate of a newly found URL: OPEN if the URL is to be fetched, otherwise the reason why it is
+        skipped."""
         return self.judge_inside(url, depth) if self.inside(url) else Fate.SKIPPED_SCOPE
 
     def judge_inside(self, url: Url, depth: int) -> Fate:
@@ -80,7 +81,7 @@ class CrawlScope:
 
 
 def _border(url: Url, kind: str) -> str:
-    """Return the prefix of every URL in scope."""
+    """Return the prefix that every URL in scope has in common."""
     match kind:
         case "any":
             return "http"
@@ -105,12 +106,12 @@ def _trap(url: Url) -> Fate:
 
 
 GUESS = "/sitemap.xml"
-FIRST_DEPTH = 1  # depth of a sitemap: after the seeds
-PAGE_DEPTH = 1  # depth of listed pages: lower than that of the sitemaps in an index
+FIRST_DEPTH = 1  # depth of a sitemap: sitemaps are fetched after the seeds
+PAGE_DEPTH = 1  # depth of the pages that a sitemap lists: smaller than the depth of the sitemaps in an index
 
 
 def wants_sitemaps(config: CrawlConfig) -> bool:
-    """Return whether any URL a sitemap lists could be fetched."""
+    """Return whether the crawl could fetch any URL that a sitemap lists."""
     return config.sitemap != "off" and config.deepest >= PAGE_DEPTH and config.scope != "page"
 
 
@@ -122,7 +123,7 @@ def guesses(urls: Iterable[Url], key_seed: int) -> list[NewUrl]:
 
 
 def is_first_guess(sitemap: FrontierTask | NewUrl) -> bool:
-    """Return whether this is the default sitemap of a host, even if something else names it too."""
+    """Return whether this is the default sitemap of a host, even if a robots.txt or a sitemap index names it, too."""
     return sitemap.depth == FIRST_DEPTH and sitemap.url == origin(sitemap.url) + GUESS
 
 
@@ -146,7 +147,8 @@ SEED_FIX = "write it as http://host/path or https://host/path"
 
 
 def seeds_of(config: CrawlConfig, called: Callable[[str], str] = str) -> list[Url]:
-    """Return the seeds in canonical form. Raise for the first that cannot be crawled, named as the caller calls it."""
+    """Return the seeds in canonical form. Raise for the first seed that cannot be crawled. `called` translates the
+    field name in the error to the name that the caller uses."""
     found, rules = [], config.url_rules()
     for place, seed in enumerate(config.seeds):
         url = canonical(seed, rules)
@@ -158,8 +160,8 @@ def seeds_of(config: CrawlConfig, called: Callable[[str], str] = str) -> list[Ur
 
 
 def default_speed(config: CrawlConfig, seeds: list[Url]) -> Speed:
-    """Return the speed of a crawl that was requested without one. It is stored with the crawl, so that its rate does
-    not change when a default does."""
+    """Return the speed of a crawl that was requested without a speed. The speed is stored with the crawl, so that the
+    crawl's rate does not change when a default changes."""
     if all(is_loopback(hostname(seed)) for seed in seeds):
         return "max"
     return "max" if config.concurrency is not None and config.delay_seconds is None else "normal"
@@ -172,8 +174,9 @@ def first_urls(seeds: list[Url], key_seed: int, config: CrawlConfig) -> list[New
 
 
 def widening(config: CrawlConfig, more: list[Url]) -> list[Url]:
-    """Return those of further seeds that have to be kept among the crawl's options: the first of each host, domain or
-    prefix that is new to its scope, or of each origin if seeds get headers or cookies. Raise if they are too many."""
+    """Return the added seeds that have to be stored in the crawl's options: the first seed of each host, domain or
+    prefix that is new to the scope, or, if headers or cookies are sent to seeds, of each new origin. Raise if there are
+    too many."""
     secrets = bool(config.headers or config.cookies)
     if not secrets and (config.depth == 0 or config.scope in ("page", "any")):
         return []  # the targets of redirected seeds are always in scope, and nothing else depends on the seeds
@@ -218,15 +221,15 @@ def check_label(proxies: Proxies, config: CrawlConfig) -> None:
 
 
 def check_walkers(config: CrawlConfig, most: int) -> None:
-    """Raise if a crawl that renders has more walkers than pages that may be rendered at the same time: each renders at
-    least one."""
+    """Raise if a rendering crawl has more walkers than pages that may be rendered at the same time, because each walker
+    renders at least one page."""
     if config.render != "never" and config.workers > most:
         problem = f"is {config.workers}, but a crawl that renders has at most MAX_CONCURRENT_CHROME ({most}) walkers"
         raise InvalidInput("workers", problem, "use fewer walkers, or raise MAX_CONCURRENT_CHROME")
 
 
 def check_proxy(rule: AddressRule, config: CrawlConfig) -> None:
-    """Raise if the proxy has a blocked address; a proxy label was set up by the operator and is allowed."""
+    """Raise if the proxy has a blocked address. A proxy label is always allowed, because the operator configured it."""
     if config.proxy is None or is_label(config.proxy):
         return
     proxy = Proxy.parse(config.proxy, rule)

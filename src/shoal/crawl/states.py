@@ -1,4 +1,4 @@
-"""The state machine of a crawl, as users see it. Retries and worker crashes do not change this state."""
+"""The state machine of a crawl, as users see it. Retries and worker crashes do not change a crawl's state."""
 
 from enum import StrEnum
 
@@ -9,15 +9,15 @@ from shoal.queue.reasons import REASONS as JOB_REASONS
 
 
 class CrawlState(StrEnum):
-    PENDING = "pending"  # stored, not submitted
+    PENDING = "pending"  # stored, but not submitted to the queue
     QUEUED = "queued"  # waits for a worker
-    RUNNING = "running"  # at least one worker crawls it, or soon will again
+    RUNNING = "running"  # at least one worker crawls it, or will crawl it again soon
     PAUSING = "pausing"  # pause requested; a walker is still settling
     PAUSED = "paused"  # can be resumed
     STOPPING = "stopping"  # stop requested; a walker is still settling
     STOPPED = "stopped"  # ended by a user, permanently
     COMPLETED = "completed"  # frontier drained, or a budget spent
-    FAILED = "failed"  # its job became a dead letter, or no seed returned a page
+    FAILED = "failed"  # the crawl's job became a dead letter, or no seed returned a page
 
 
 DRAINED = "drained"
@@ -44,13 +44,13 @@ MOVES: dict[CrawlState, frozenset[CrawlState]] = {
     CrawlState.PAUSED: frozenset({CrawlState.QUEUED, CrawlState.STOPPED}),
     CrawlState.STOPPING: frozenset({CrawlState.STOPPED}),
     CrawlState.STOPPED: frozenset(),
-    CrawlState.COMPLETED: frozenset({CrawlState.QUEUED}),  # when URLs are retried
+    CrawlState.COMPLETED: frozenset({CrawlState.QUEUED}),  # if URLs are retried
     CrawlState.FAILED: frozenset({CrawlState.QUEUED}),
 }
 TERMINAL = frozenset({CrawlState.STOPPED, CrawlState.COMPLETED, CrawlState.FAILED})
 ENDING = TERMINAL | {CrawlState.STOPPING}
-RELEASABLE = frozenset(CrawlState) - {CrawlState.STOPPED, CrawlState.FAILED}  # a pattern may leave quarantine
-SETTLED = TERMINAL | {CrawlState.PAUSED}  # nobody adds pages, so they can be analyzed and compared
+RELEASABLE = frozenset(CrawlState) - {CrawlState.STOPPED, CrawlState.FAILED}  # quarantined patterns may be released
+SETTLED = TERMINAL | {CrawlState.PAUSED}  # no pages are added, so it can be analyzed and compared
 WALKED = frozenset({CrawlState.RUNNING, CrawlState.PAUSING, CrawlState.STOPPING})
 PAUSABLE = frozenset(state for state in MOVES if CrawlState.PAUSED in MOVES[state]) - {CrawlState.PAUSING}
 STOPPABLE = frozenset(state for state in MOVES if CrawlState.STOPPED in MOVES[state]) - {CrawlState.STOPPING}
@@ -74,16 +74,16 @@ REASONS = JOB_REASONS | {
     "cleanup": message("its scan was cleaned up"),
     "loading": message("it is being loaded"),
 }
-"""Texts for the reason of a crawl's state, or why a walker left."""
+"""Texts for the reasons of a crawl's state, and for the reasons why a walker left."""
 
 
 def reason_text(reason: str | None) -> str:
-    """Return the reason of a crawl's state in words; an unknown one as it is stored."""
+    """Return the text for the reason of a crawl's state. An unknown reason is returned as it is stored."""
     return REASONS.get(reason or "", reason or "")
 
 
 class CrawlMove(Struct, frozen=True):
-    """A state change of a crawl, applied by compare-and-set on the states it is allowed from."""
+    """A state change of a crawl. It is applied by compare-and-set, only in the states from which it is allowed."""
 
     to: CrawlState
     reason: str | None = None
@@ -118,7 +118,7 @@ def stop(reason: str = "asked") -> CrawlMove:
 
 
 def drain(*, leaves_urls: bool) -> CrawlMove:
-    """Complete a crawl whose frontier is empty; `leaves_urls`: except for URLs in quarantine."""
+    """Complete a crawl whose frontier is empty. `leaves_urls`: the frontier still has URLs in quarantine."""
     return complete(DRAINED_PARTLY if leaves_urls else DRAINED)
 
 

@@ -1,6 +1,6 @@
 -- name: lock_crawl
--- Return one crawl, locked until the transaction ends. Not a key lock, so that counters that refer to the crawl do not
--- wait for it.
+-- Return one crawl, locked until the transaction ends. The lock leaves the key unlocked, so that inserts of counters,
+-- which refer to the crawl, do not wait.
 SELECT * FROM crawl WHERE id = :id FOR NO KEY UPDATE;
 
 -- name: move_crawl
@@ -12,8 +12,8 @@ SET state = :state, state_reason = :reason,
 WHERE id = :id AND state = ANY(:sources::text[]);
 
 -- name: newest_crawls
--- Return crawls before a number and from :floor on, newest first, filtered by state, project, labels, host of a seed,
--- and text in their options.
+-- Return crawls whose number is below :before and at least :floor, newest first. Filter by state, project, labels, seed
+-- host, and text in the options.
 SELECT * FROM crawl
 WHERE number < coalesce(CAST(:before AS INTEGER), 2147483647) AND number >= CAST(:floor AS INTEGER)
       AND (CAST(:state AS TEXT) IS NULL OR state = :state)
@@ -30,7 +30,7 @@ ORDER BY number DESC
 LIMIT :limit;
 
 -- name: counts_of_crawls
--- The sums over all walkers of each of several crawls.
+-- For each of several crawls, return the sums over all its walkers.
 SELECT crawl, coalesce(sum(opened), 0) AS opened, coalesce(sum(settled), 0) AS settled, coalesce(sum(pages), 0) AS pages,
        coalesce(sum(errors), 0) AS errors, coalesce(sum(bytes), 0) AS bytes, coalesce(max(depth_reached), 0) AS depth_reached,
        coalesce(sum(walked), 0) AS walked, coalesce(sum(not_modified), 0) AS not_modified,
@@ -41,14 +41,15 @@ SELECT crawl, coalesce(sum(opened), 0) AS opened, coalesce(sum(settled), 0) AS s
 FROM crawl_counter WHERE crawl = ANY(:crawls::int[]) GROUP BY crawl;
 
 -- name: skips_of_crawls
--- Skipped URLs of several crawls by reason; those in quarantine are counted by their patterns.
+-- Return the numbers of skipped URLs of several crawls by reason. URLs in quarantine are counted in the rows of their
+-- patterns.
 SELECT crawl, reason, sum(count) AS count
 FROM (SELECT crawl, reason, count FROM crawl_skip WHERE crawl = ANY(:crawls::int[])
       UNION ALL SELECT crawl, 'trap', count FROM trap WHERE crawl = ANY(:crawls::int[]) AND state = 'quarantined') AS skips
 GROUP BY crawl, reason ORDER BY crawl, reason;
 
 -- name: url_outcomes
--- Return the fates of some URLs of a crawl, each with the status and the error of its page if it has one.
+-- Return the fates of some URLs of a crawl, with the status and the error of the page if there is one.
 -- rows: crawl key chk
 SELECT f.key, f.chk, f.fate, p.number IS NOT NULL AS has_page, p.status, p.error_code, p.error_message
 FROM unnest(:crawl::int[], :key::bigint[], :chk::int[]) AS g (crawl, key, chk)

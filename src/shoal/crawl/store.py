@@ -53,12 +53,13 @@ class CrawlFilter(Struct, frozen=True):
     state: str | None = None
     project: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-    host: str | None = None  # the host of a seed
-    text: str | None = None  # in its id or its options
+    host: str | None = None  # the host of one of the seeds
+    text: str | None = None  # text in the crawl's id or options
 
 
 class CrawlStore:
-    """Crawls, their counters and sitemaps. Each walker has its own row of counters, so that none waits for another."""
+    """The store of crawls, their counters and their sitemaps. Each walker has its own row of counters, so that walkers
+    do not wait for each other."""
 
     async def insert(
         self,
@@ -71,8 +72,9 @@ class CrawlStore:
         frontier: FrontierDriver = "sql",
         policy_id: str | None = None,
     ) -> Crawl | None:
-        """Store a crawl; return None if the id is taken. Without a key seed the crawl gets a random one; give that of
-        an earlier crawl if a URL must have the same key in both. A frontier outside the database gets a generation."""
+        """Store a crawl; return None if the id is taken. Without a key seed, the crawl gets a random one. Pass the key
+        seed of an earlier crawl if a URL must have the same key in both crawls. A frontier outside the database gets a
+        generation."""
         row = await tx.one(
             "insert_crawl",
             id=crawl_id,
@@ -92,7 +94,7 @@ class CrawlStore:
         return replace(crawl, frontier=frontier)
 
     async def keep_seeds(self, tx: Tx, crawl_id: str, config: CrawlConfig, named: list[str]) -> Crawl:
-        """Replace the options of a crawl that has no walker, and the seeds that the user named. Call under the crawl's
+        """Replace the options, and the seeds that the user named, of a crawl that has no walker. Call under the crawl's
         lock."""
         row = await tx.one("keep_seeds", id=crawl_id, config=config.text(), named=orjson.dumps(named).decode())
         assert row is not None
@@ -103,8 +105,8 @@ class CrawlStore:
         return None if row is None else _crawl(row)
 
     async def ids(self, tx: Tx, text: str) -> list[str]:
-        """Return the ids that a text may stand for: the newest one if it is `last`, else up to two that begin with it.
-        Reads the ids of all crawls."""
+        """Return the crawl ids that a text may abbreviate: for `last`, the newest id; otherwise up to two ids that
+        begin with the text. Reads the ids of all crawls."""
         if text == "last" and (newest := await tx.value("newest_crawl_id")) is not None:
             return [newest]
         return [row["id"] for row in await tx.all("crawl_ids_like", text=text, length=len(text))]
@@ -115,8 +117,8 @@ class CrawlStore:
         return None if row is None else _crawl(row)
 
     async def page_of(self, tx: Tx, after: int | None, limit: int, wanted: CrawlFilter, floor: int = 0) -> list[Crawl]:
-        """Return crawls, newest first; `after` is the number of the last one on the previous page. Crawls with a lower
-        number than `floor` are not looked at."""
+        """Return crawls, newest first; `after` is the number of the last crawl on the previous page. Crawls with a
+        lower number than `floor` are ignored."""
         labels = orjson.dumps(wanted.labels).decode() if wanted.labels else None
         values = {"before": after, "limit": limit, "state": wanted.state, "project": wanted.project, "labels": labels}
         values |= {
@@ -131,7 +133,7 @@ class CrawlStore:
         return {row["state"]: int(row["count"]) for row in await tx.all("count_crawls")}
 
     async def live_counts(self, tx: Tx) -> dict[int, tuple[int, int]]:
-        """Return the pages and errors of every crawl that runs, by its number."""
+        """Return the numbers of pages and errors of every running crawl, by crawl number."""
         rows = await tx.all("live_counts")
         return {row["number"]: (int(row["pages"]), int(row["errors"])) for row in rows}
 
@@ -161,8 +163,8 @@ class CrawlStore:
         return {number: _counts(rows[number], skips[number]) if number in rows else Counts() for number in numbers}
 
     async def first_failure(self, tx: Tx, number: int) -> tuple[str, str] | None:
-        """Return the URL and the error message of the first page that failed. It reads the crawl's pages, part by part,
-        so ask only about crawls without a good page."""
+        """Return the URL and the error message of the first page that failed. This reads all pages of the crawl, in
+        parts, until it finds one, so call it only for crawls without a good page."""
         after: int | None = 0
         while after is not None:
             last = await tx.value("page_number_after", crawl=number, number=after, skip=SCAN - 1)
@@ -174,8 +176,8 @@ class CrawlStore:
         return None
 
     async def failed_seeds(self, tx: Tx, number: int, seeds: list[tuple[Url, tuple[int, int]]]) -> list[FailedSeed]:
-        """Return those of these URLs (given with their keys, in this order) that ended in 4xx, 5xx or an error, or were
-        skipped. The others returned a page, or are still open."""
+        """Return the given seeds that ended in 4xx, 5xx or an error, or were skipped, in the given order. Each seed is
+        given with its key. The other seeds returned a page or are still open."""
         rows = await tx.batch("url_outcomes", [(number, *key) for _, key in seeds])
         outcomes = {(row["key"], row["chk"]): row for row in rows}
         return [
@@ -192,14 +194,14 @@ class CrawlStore:
         return int(await tx.value("now"))
 
     async def control(self, tx: Tx, crawl_id: str) -> tuple[CrawlState, int]:
-        """Return what walkers poll: the crawl's state, and when its options were last changed."""
+        """Return the values that walkers poll: the crawl's state, and the time when its options were last changed."""
         row = await tx.one("crawl_control", id=crawl_id)
         assert row is not None
         return CrawlState(row["state"]), row["changed_at"]
 
     async def add_counts(self, tx: Tx, number: int, counter: str, counts: Counts) -> None:
-        """Add to the counters of a crawl. `counter` is the job of the walker that counts, so that walkers do not wait
-        for each other, or `OUTSIDE`."""
+        """Add to the counters of a crawl. `counter` is `OUTSIDE` or the job of the walker that counts: each walker has
+        its own counters, so that walkers do not wait for each other."""
         skips = [(number, counter, word, more) for word, more in sorted(counts.skipped.items()) if more]
         await tx.many("add_skips", skips)
         sums = {
@@ -219,23 +221,25 @@ class CrawlStore:
             await tx.execute("add_counts", crawl=number, holder=counter, **sums)
 
     async def keep_sitemaps(self, tx: Tx, number: int, sitemaps: list[tuple[tuple[int, int], SitemapRecord]]) -> int:
-        """Store sitemap records, each under its key and check; return how many were new."""
+        """Store sitemap records, each under its key and check; return the number of new records."""
         new = 0
         for (key, chk), record in sitemaps:
             new += await tx.execute("insert_sitemap", crawl=number, key=key, chk=chk, **structs.asdict(record))
         return new
 
     async def sitemap(self, tx: Tx, number: int, key: tuple[int, int]) -> SitemapRecord | None:
-        """Return the record of a sitemap; None if it is unknown or was not fetched yet."""
+        """Return the record of a sitemap; None if the sitemap is unknown or was not fetched yet."""
         row = await tx.one("sitemap_of", crawl=number, key=key[0], chk=key[1])
         return None if row is None else SitemapRecord(**dict(row))
 
     async def landed(self, tx: Tx, number: int, keys: list[int]) -> list[str]:
-        """Return the final URLs of those of these pages that redirected and were HTML, or XML that may be a sitemap."""
+        """Return the final URLs of the given pages. Pages that did not redirect, or that were neither HTML nor XML that
+        may be a sitemap, are left out."""
         return [row["final_url"] for row in await tx.all("landed", crawl=number, keys=keys)]
 
     async def urls_of_dropped(self, tx: Tx, number: int, pages: list[DroppedPage]) -> list[NewUrl]:
-        """Return the URLs of these pages, each with the key of the sitemap, or else of the page, that led to it."""
+        """Return the URLs of these pages. Each comes with the key of the sitemap that listed it or, if there is none,
+        of the page that linked to it."""
         seed = await tx.value("key_seed", crawl=number)
         parents = {page.parent: Url(page.parent) for page in pages if page.parent}
         maps = {parent: key_of(url, seed, UrlKind.SITEMAP)[0] for parent, url in parents.items()}
@@ -247,17 +251,17 @@ class CrawlStore:
         ]
 
     async def change(self, tx: Tx, crawl_id: str, config: CrawlConfig) -> None:
-        """Change the crawl's options, with its own change time. Call under the crawl's lock."""
+        """Change the crawl's options; each change gets a new change time. Call under the crawl's lock."""
         await tx.execute("change_crawl", id=crawl_id, config=config.text(), priority=config.priority)
 
 
 class HostRate(HostDelay, frozen=True):
-    """The rate limit for one host. A delay that the host itself requests, and its holds, take precedence."""
+    """The rate limit for one host. Delays that the host itself requests, and holds on the host, take precedence."""
 
-    probe: bool = False  # take one URL from a host whose robots.txt is not known yet
+    probe: bool = False  # whether to take only one URL from a host whose robots.txt is not known yet
     per_host: int | None = None  # maximum pages per host
     walkers: int = 1  # number of walkers that share the hosts
-    timing: SlotTiming | None = None  # of the process that will use the slots
+    timing: SlotTiming | None = None  # slot timing of the process that will use the slots
 
 
 class AdmissionChecks(Protocol):
@@ -268,19 +272,20 @@ class AdmissionChecks(Protocol):
         ...
 
     def knows(self, origin: str) -> bool:
-        """Return whether the robots.txt of this host is known, so that `skip_fate` counts."""
+        """Return whether the robots.txt of this host is known, so that the result of `skip_fate` is final."""
         ...
 
 
 class FrontierStore(Protocol):
-    """The URLs of crawls: which are known, which wait, and which walker has taken them.
+    """The URLs of crawls: which URLs are known, which ones wait, and which walker has taken them.
 
-    It stores neither pages nor the crawl's counters: calls return what they changed, and the caller stores the rest in
-    the same transaction. A walker's calls run under its fence. All calls take batches.
+    A frontier store holds neither pages nor crawl counters: calls return the changes they made, and the caller stores
+    pages and counters in the same transaction. A walker's calls run under its fence. All calls work on batches.
 
-    The changes of a frontier that is kept outside the database (`Crawl.settles_apart`) are made immediately, whether or
-    not the transaction commits, and its driver counts them itself. A walker then commits its pages first, counting only
-    those that were not stored yet, and settles after that: if it dies in between, the URLs are taken and fetched again.
+    If a frontier is kept outside the database (`Crawl.settles_apart`), its changes take effect immediately, whether or
+    not the transaction commits, and its driver counts them itself. For such a frontier, a walker first commits its
+    pages, counting only those that were not stored yet, and then settles their URLs. If the walker dies in between, the
+    URLs are taken and fetched again.
     """
 
     driver: FrontierDriver
@@ -290,7 +295,7 @@ class FrontierStore(Protocol):
         ...
 
     async def add(self, tx: Tx, crawl: int, urls: list[NewUrl]) -> Added:
-        """Add URLs that are not known yet. Those with the fate OPEN wait. Idempotent."""
+        """Add the URLs that are not known yet. URLs with the fate OPEN then wait to be taken. Idempotent."""
         ...
 
     async def take(
@@ -303,31 +308,34 @@ class FrontierStore(Protocol):
         rate: HostRate,
         admission: AdmissionChecks | None = None,
     ) -> Taken:
-        """Take up to `want` URLs: from the hosts that waited longest, shallow URLs first, none before it is due. An
-        empty result does not mean that the frontier is empty. URLs that are not to be fetched are returned in
-        addition and use no slot."""
+        """Take up to `want` URLs that are due: from the hosts that waited longest, shallow URLs first. An empty result
+        does not mean that the frontier is empty. URLs that must not be fetched are returned in addition to those `want`
+        URLs, and use no slot."""
         ...
 
     async def settle(self, tx: Tx, crawl: int, fence: Fence, batch: WalkerBatch, *, leaves: bool = False) -> Settlement:
-        """Settle the URLs of the batch, or return them to the frontier, and add the URLs found on them. URLs that this
-        walker does not hold (any more) are ignored and are not in the settlement. `leaves`: the same commit will return
-        everything else this walker holds. A redirect continues, and its target is then reserved for it, or ends with
-        its page, or waits until the URL that has its target has ended (see `PendingRedirect`)."""
+        """Settle the URLs of the batch, or return them to the frontier, and add the URLs found on their pages. URLs
+        that this walker does not hold, or no longer holds, are ignored and are not in the settlement. `leaves`: the
+        same commit will return all other URLs that this walker holds. A redirect has one of three outcomes: it
+        continues, and its target is reserved for it; or it ends with its page; or it waits until the URL that already
+        has that target has ended (see `PendingRedirect`)."""
         ...
 
     async def prepare(self, tx: Tx, crawl: int, fence: Fence, batch: WalkerBatch) -> list[Settled]:
-        """Decide which redirects of the batch continue, and return what this walker still holds: only the pages of
-        these URLs may be committed before `settle`. Call it for frontiers outside the database."""
+        """Decide which redirects of the batch continue, and return the outcomes of the URLs that this walker still
+        holds. Only the pages of these URLs may be committed before `settle`. Call this method for frontiers outside the
+        database."""
         ...
 
     async def score_traps(self, tx: Tx, crawl: int, points: dict[str, TrapPoints]) -> dict[str, Url]:
-        """Add points to patterns, and quarantine the smallest of those that have enough. Return them, each with a
-        sample URL. Scores are never below 0; walkers that add to the same one wait for each other."""
+        """Add points to patterns. Among the patterns that have enough points, quarantine the narrowest ones, and return
+        them, each with a sample URL. Scores are never below 0. Walkers that add points to the same pattern wait for
+        each other."""
         ...
 
     async def quarantine(self, tx: Tx, crawl: int, traps: dict[str, Url]) -> list[str]:
-        """Quarantine these patterns, each with a sample URL, unless they are already known, or the sample is in
-        quarantine already. Return those that are new."""
+        """Quarantine these patterns, each with a sample URL, except patterns that are already known or whose sample is
+        already in quarantine. Return the newly quarantined patterns."""
         ...
 
     async def traps(self, tx: Tx, crawl: int) -> list[Trap]:
@@ -335,7 +343,7 @@ class FrontierStore(Protocol):
         ...
 
     async def locked_traps(self, tx: Tx, crawl: int, patterns: Iterable[str]) -> dict[str, TrapState]:
-        """Return what was decided about these patterns. None of them can be released before this transaction ends."""
+        """Return the states of these patterns. None of the patterns can be released before this transaction ends."""
         ...
 
     async def free(self, tx: Tx, crawl: int, pattern: str) -> FrontierChange | None:
@@ -348,11 +356,11 @@ class FrontierStore(Protocol):
         ...
 
     async def redirect_states(self, tx: Tx, crawl: int, urls: Iterable[Url]) -> dict[Url, RedirectState]:
-        """Return what is known about pages that redirects may lead to. Unknown URLs are omitted."""
+        """Return the states of pages that redirects may lead to. Unknown URLs are omitted."""
         ...
 
     async def release(self, tx: Tx, crawl: int, fence: Fence) -> int:
-        """Put everything this walker still holds back into the frontier; return the number of URLs."""
+        """Put all URLs that this walker still holds back into the frontier; return their number."""
         ...
 
     async def holds(self, tx: Tx, crawl: int, fence: Fence) -> bool:
@@ -364,7 +372,7 @@ class FrontierStore(Protocol):
         ...
 
     async def recover(self, tx: Tx, crawl: int) -> int:
-        """Put the URLs of walkers that lost their lease back into the frontier; return the number of URLs."""
+        """Put the URLs of walkers that lost their lease back into the frontier; return the number of these URLs."""
         ...
 
     async def held_hosts(self, tx: Tx, crawl: int, most: int) -> list[HeldHost]:
@@ -377,8 +385,8 @@ class FrontierStore(Protocol):
         ...
 
     async def next_in_seconds(self, tx: Tx, crawl: int, job_id: str = "") -> float | None:
-        """Return the time until a waiting URL becomes due; None if none waits. With a job, count only hosts that are
-        unclaimed or claimed by its walker."""
+        """Return the time until a waiting URL becomes due; None if no URL waits. If a job is given, count only hosts
+        that are unclaimed or claimed by that job's walker."""
         ...
 
 
@@ -400,11 +408,11 @@ def _counts(row: Any, skipped: dict[str, int]) -> Counts:
 
 
 class ByDriver(Generic[T]):
-    """What differs by the driver of a crawl's frontier: chosen once for a crawl, which stays where it was started."""
+    """A pair of implementations, one for each frontier driver. A crawl keeps the driver that it was started with."""
 
     def __init__(self, sql: T, redis: T | None = None) -> None:
-        """`redis`: None if this process knows no Redis server. It then finds nothing in such a crawl's frontier, and
-        its walkers refuse the crawl."""
+        """`redis`: None if this process has no Redis server configured. The process then finds no URLs in the frontier
+        of a crawl in Redis, and its walkers refuse such a crawl."""
         self.sql = sql
         self.redis = redis
 

@@ -22,18 +22,18 @@ SELECT id FROM crawl ORDER BY number DESC LIMIT 1;
 SELECT id FROM crawl WHERE substr(id, 1, :length) = :text ORDER BY number DESC LIMIT 2;
 
 -- name: first_failure
--- Return the first page of a crawl, from after :number to :upto, that failed, and its error message.
+-- Return the URL and the error message of a crawl's first failed page with a number above :number and up to :upto.
 SELECT url, error_message FROM page
 WHERE crawl = :crawl AND number > :number AND number <= :upto AND error_message IS NOT NULL
 ORDER BY number
 LIMIT 1;
 
 -- name: crawl_control
--- Return what the walkers of a crawl need: its state, and when its options were changed.
+-- Return the values that walkers poll: the crawl's state, and the time when its options were changed.
 SELECT state, changed_at FROM crawl WHERE id = :id;
 
 -- name: change_crawl
--- Change the options of a crawl. Each change has a time of its own, even if the clock does not move.
+-- Change the options of a crawl. Each change gets a different time, even if the clock does not move.
 UPDATE crawl
 SET config = :config, priority = :priority,
     changed_at = CASE WHEN shoal_now() > changed_at THEN shoal_now() ELSE changed_at + 1 END
@@ -59,14 +59,14 @@ FROM crawl_counter WHERE crawl = :crawl;
 SELECT number FROM crawl ORDER BY number DESC LIMIT 1;
 
 -- name: live_counts
--- The pages and errors of crawls that walkers have.
+-- Return the numbers of pages and errors of the crawls that walkers work on.
 SELECT c.number,
        (SELECT coalesce(sum(k.pages), 0) FROM crawl_counter AS k WHERE k.crawl = c.number) AS pages,
        (SELECT coalesce(sum(k.errors), 0) FROM crawl_counter AS k WHERE k.crawl = c.number) AS errors
 FROM crawl AS c WHERE c.finished_at IS NULL AND c.state IN ('running', 'pausing', 'stopping');
 
 -- name: crawl_skips
--- Skipped URLs of a crawl by reason; those in quarantine are counted by their patterns.
+-- Return the number of skipped URLs of a crawl by reason. URLs in quarantine are counted in the rows of their patterns.
 SELECT reason, sum(count) AS count
 FROM (SELECT reason, count FROM crawl_skip WHERE crawl = :crawl
       UNION ALL SELECT 'trap', count FROM trap WHERE crawl = :crawl AND state = 'quarantined') AS skips
@@ -98,7 +98,7 @@ ON CONFLICT (crawl, holder) DO UPDATE SET
                          THEN excluded.depth_reached ELSE crawl_counter.depth_reached END;
 
 -- name: count_crawls
--- Return how many crawls there are by state.
+-- Return the number of crawls in each state.
 SELECT state, count(*) AS count FROM crawl GROUP BY state ORDER BY state;
 
 -- name: sitemap_of

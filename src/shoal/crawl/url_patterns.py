@@ -1,7 +1,8 @@
-"""The patterns of `include` and `exclude`: regular expressions that match in linear time for every URL.
+"""The patterns of the options `include` and `exclude`: regular expressions that are matched in linear time.
 
-They run in RE2, which has no look-around and no back-references; an unsupported pattern is rejected with the fix. Most
-patterns are plain text, such as `/private/` or `\\.pdf$`: a few of those are compared without a regex engine.
+The patterns run in RE2, which has no look-around and no back-references. An unsupported pattern is rejected, and the
+error says how to fix it. Most patterns are plain text, such as `/private/` or `\\.pdf$`. If a crawl has only a few
+plain-text patterns, they are compared without a regex engine.
 """
 
 import re
@@ -14,12 +15,12 @@ from shoal.base.text import shorten
 if TYPE_CHECKING:
     from re2 import Options
 
-MOST_CHARACTERS: Final = 100_000  # total for the patterns of a field
-MOST_WORK: Final = 10_000  # total for its patterns that are not plain text: see `_work`
-MOST_COMPARED: Final = 8  # plain-text patterns; RE2 is faster for more
+MOST_CHARACTERS: Final = 100_000  # limit for all patterns of a field together
+MOST_WORK: Final = 10_000  # limit for all patterns of a field that are not plain text: see `_work`
+MOST_COMPARED: Final = 8  # maximum number of plain-text patterns that are compared one by one; RE2 is faster for more
 
 _CHECK_MEMORY: Final = 1 << 20  # limit for checking one pattern: about 16,000 instructions
-_MEMORY: Final = 1 << 24  # limit for all patterns, with the states cached between URLs
+_MEMORY: Final = 1 << 24  # limit for all patterns, including the states that are cached between URLs
 _CLASS_WORK: Final = 100  # cost of parsing a Unicode class, even if it compiles to nothing
 _PLAIN: Final = re.compile(r"(\^?)((?:[\w /:=&,;~%@#!'\"<>-]|\\[^\w\s])++)(\$?)", re.ASCII)
 _ESCAPE: Final = re.compile(r"\\(.)")
@@ -39,7 +40,7 @@ _FIXES: Final = (
 
 
 class UrlPatterns:
-    """A set of patterns that matches if any of them does. All of them are searched together."""
+    """A set of patterns, which matches a URL if one of its patterns does. All patterns are searched in one pass."""
 
     __slots__ = ("_ends", "_search", "_starts", "_texts", "_whole")
 
@@ -76,8 +77,8 @@ def matching(patterns: Sequence[str], url: str) -> list[str]:
 
 
 def check_patterns(patterns: list[str]) -> list[str]:
-    """Return the patterns if they are valid. The `ValueError` names the rejected one and the reason and, after a
-    semicolon, the fix."""
+    """Return the patterns if they are valid. Otherwise the `ValueError` names the rejected pattern, the reason and,
+    after a semicolon, the fix."""
     if sum(map(len, patterns)) > MOST_CHARACTERS:
         raise ValueError(f"has more than {MOST_CHARACTERS:,} characters in total; remove or shorten patterns")
     work = 0
@@ -93,8 +94,8 @@ def check_patterns(patterns: list[str]) -> list[str]:
 
 
 def _work(pattern: str) -> int:
-    """Return the maximum cost of a pattern per character of a URL: its compiled instructions. Add the cost of parsing
-    it, since a pattern that is repeated zero times compiles to nothing."""
+    """Return the maximum cost of a pattern per URL character, which is the number of compiled instructions. The parsing
+    cost is added, because a group that is repeated zero times compiles to nothing."""
     size: int = _compiled(pattern, _CHECK_MEMORY).ProgramSize()
     return size + len(pattern) + _CLASS_WORK * pattern.lower().count(r"\p")
 

@@ -1,4 +1,4 @@
-"""What both ends of a session agree on: options of the channel, and how a node authenticates."""
+"""The settings that both ends of a session share: the channel options, and the authentication of nodes."""
 
 import re
 from collections.abc import Sequence
@@ -13,12 +13,14 @@ from shoal.base.ids import NodeId, TokenId
 from shoal.base.parsing import is_loopback
 
 LARGEST_MESSAGE = 64 * 1024  # bytes
-DISPLACED = ("shoal-reason", "displaced")  # in the trailing metadata, so that a worker knows that it must not reconnect
+# Sent in the trailing metadata, so that a worker knows that it must not reconnect.
+DISPLACED = ("shoal-reason", "displaced")
 
 
 @dataclass(frozen=True, slots=True)
 class KeepAlive:
-    """How a stream without a live peer is noticed: a ping after `every` without traffic must be answered in time."""
+    """The settings for noticing that the peer of a stream is gone. After `every` without traffic, a ping is sent, and
+    the peer must respond to it within `timeout`."""
 
     every: timedelta = timedelta(seconds=15)
     timeout: timedelta = timedelta(seconds=10)
@@ -27,8 +29,8 @@ class KeepAlive:
         return [
             ("grpc.keepalive_time_ms", int(self.every.total_seconds() * 1000)),
             ("grpc.keepalive_timeout_ms", int(self.timeout.total_seconds() * 1000)),
-            # The minimum interval of all pings, including keepalive; the default is a minute, whatever the option above
-            # says.
+            # The time limit for the response to any ping, including keepalive pings. gRPC's default is a minute, even
+            # if the option above is shorter.
             ("grpc.http2.ping_timeout_ms", int(self.timeout.total_seconds() * 1000)),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.max_pings_without_data", 0),
@@ -49,7 +51,7 @@ class NodeAuthenticator:
         self._throttle = throttle
 
     async def admit(self, node_id: NodeId, metadata: Sequence[tuple[str, str | bytes]], address: str) -> TokenId | None:
-        """Raise unless this node may register from this address; return its token, None if it needs none."""
+        """Raise unless this node may register from this address. Return its token; None if it needs no token."""
         given = [value for key, value in metadata if key == AUTHORIZATION]
         if not given:
             if await self._tokens.any_made():

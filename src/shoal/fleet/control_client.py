@@ -1,5 +1,5 @@
-"""The worker's end of the control plane: registers its node with a controller, reports its status, applies commands,
-and connects again when the stream breaks off."""
+"""The worker's end of the control plane. It registers the worker's node with a controller, reports the node's status,
+applies commands, and reconnects when the stream breaks off."""
 
 import asyncio
 import random
@@ -21,10 +21,10 @@ from shoal.fleet.node import CommandAck, NodeCommand, NodeStatus
 from shoal.fleet.wire.control_pb2 import ControlCommand
 from shoal.fleet.wire.control_pb2_grpc import CrawlerControlStub
 
-REMEMBERED = 1000  # commands whose answers are kept, in case they are sent again
-GOODBYE_SECONDS = 5.0  # for the controller to take note of the end
-STEADY_SECONDS = 60.0  # a session that lasted this long was a success, however it ended
-JITTER = 0.9  # heartbeats are sent after this part of the interval or later
+REMEMBERED = 1000  # number of commands whose acknowledgements are kept, in case the commands are sent again
+GOODBYE_SECONDS = 5.0  # time for the controller to record the end of the session
+STEADY_SECONDS = 60.0  # a session that lasted this long was a success, no matter how it ended
+JITTER = 0.9  # heartbeats are sent after at least this fraction of the interval
 
 
 class ControlConnected(Signal, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ class ControlConnected(Signal, frozen=True, kw_only=True):
 
 
 class ControlLost(Signal, frozen=True, kw_only=True):
-    """There is no session with a controller. Jobs continue; the node reconnects after a while."""
+    """The node has no session with a controller. Its jobs continue, and it reconnects after a while."""
 
     node_id: str
     controller: str
@@ -45,7 +45,7 @@ class ControlLost(Signal, frozen=True, kw_only=True):
 
 
 class CommandApplied(Signal, frozen=True, kw_only=True):
-    """This node has dealt with a command. `result`: applied, unsupported or failed."""
+    """This node has processed a command. `result`: `applied`, `unsupported` or `failed`."""
 
     node_id: str
     command_id: str
@@ -56,7 +56,7 @@ class CommandApplied(Signal, frozen=True, kw_only=True):
 
 
 class ControlledNode(Protocol):
-    """The worker, as the control plane needs it."""
+    """The methods of a worker that the control plane needs."""
 
     async def measure(self) -> NodeStatus: ...
 
@@ -64,13 +64,13 @@ class ControlledNode(Protocol):
     def is_stopping(self) -> bool: ...
 
     async def apply(self, command: NodeCommand) -> CommandAck:
-        """Apply a command and say how that went. Never raises, and returns soon: a drain only begins, and
-        browsers are restarted within a minute or not at all."""
+        """Apply a command and return the result. This method never raises and returns soon: it only begins a drain, and
+        it restarts browsers within a minute or not at all."""
         ...
 
 
 class ControlClient:
-    """Keeps a session with a controller. `nudge` makes it report immediately, for a change that matters."""
+    """Keeps a session with a controller. `nudge` makes the client report immediately, after an important change."""
 
     def __init__(
         self,
@@ -90,9 +90,9 @@ class ControlClient:
         self._credentials = _credentials(settings.ca)
         self._controller = str(settings.controller)
         self._answers: OrderedDict[str, CommandAck] = OrderedDict()  # acknowledgements of applied commands, by id
-        self._acks: list[CommandAck] = []  # not sent yet
+        self._acks: list[CommandAck] = []  # acknowledgements that are not sent yet
         self._named_seconds = 0.0
-        self._registered = False  # in this session
+        self._registered = False  # whether the node is registered in this session
         self._due = asyncio.Event()
         self._closing = asyncio.Event()
 
@@ -101,12 +101,12 @@ class ControlClient:
         self._due.set()
 
     def close(self) -> None:
-        """Say goodbye: `run` returns soon."""
+        """End the session regularly; `run` returns soon."""
         self._closing.set()
         self._due.set()
 
     async def run(self) -> None:
-        """Stay connected until `close`; raise `NodeDisplaced` if another worker has taken over the node id."""
+        """Stay connected until `close`. Raise `NodeDisplaced` if a different worker has taken over the node id."""
         failures = 0
         while not self._closing.is_set():
             self._registered, self._named_seconds = False, 0.0
@@ -117,7 +117,7 @@ class ControlClient:
                 if failed.code() is grpc.StatusCode.ABORTED and DISPLACED in list(failed.trailing_metadata() or ()):
                     raise NodeDisplaced(self._node_id) from None
                 error = f"{failed.code().name}: {failed.details()}"
-            except Exception as unexpected:  # a worker continues without a control plane
+            except Exception as unexpected:  # a worker continues to work without a control plane
                 error = repr(unexpected)
             if self._closing.is_set():
                 return
@@ -130,15 +130,15 @@ class ControlClient:
             await self._wait(self._closing, pause)
 
     def _backoff(self, failures: int) -> float:
-        """Return the seconds until the next attempt, given how many have failed in a row. Jitter keeps the nodes of a
-        controller that died from coming back all at the same time."""
+        """Return the seconds until the next attempt, given the number of failed attempts in a row. Jitter prevents all
+        nodes of a dead controller from reconnecting at the same time."""
         first = self._settings.reconnect_backoff.total_seconds()
         longest = self._settings.max_reconnect_backoff.total_seconds()
         delay = first * 2.0 ** min(max(failures - 1, 0), 30)
         return random.uniform(min(delay, longest / 1.5), min(1.5 * delay, longest))
 
     async def _wait(self, event: asyncio.Event, seconds: float) -> None:
-        """Wait for an event, for this time at most."""
+        """Wait for an event, but no longer than this."""
         waiting = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(self._clock.sleep(seconds))]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -147,7 +147,8 @@ class ControlClient:
                 one.cancel()
 
     async def _session(self) -> None:
-        """Hold one session on its own connection, so that a new attempt resolves the controller's name again."""
+        """Hold one session. Each session has a separate connection, so that a new attempt resolves the controller's
+        name again."""
         async with self._channel() as channel:
             metadata = [(AUTHORIZATION, f"Bearer {self._settings.token}")] if self._settings.token else []
             call: Any = CrawlerControlStub(channel).Session(metadata=metadata)
@@ -177,7 +178,8 @@ class ControlClient:
         return grpc.aio.secure_channel(self._controller, self._credentials, options)
 
     async def _report(self, call: Any) -> None:
-        """Send the status: first to register, then at intervals and whenever there is news; then half-close."""
+        """Send the status: first to register, then at intervals and after important changes. At the end, half-close the
+        stream."""
         own = self._settings.heartbeat_interval
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the receiver reports the end of the stream
             while True:

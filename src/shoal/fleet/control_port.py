@@ -1,7 +1,7 @@
-"""The public port of the control plane. gRPC's own listener has no limit of connections that lets nodes with a token in
-first, so connections are accepted here, and forwarded to gRPC over a socket file that only this user can reach.
+"""The public port of the control plane. gRPC's own listener cannot limit connections in a way that prefers nodes with a
+token. So connections are accepted here and forwarded to gRPC over a socket file that only this user can reach.
 
-A connection without a byte costs one file descriptor, a forwarded one three.
+A connection that has sent no data yet uses one file descriptor, a forwarded connection three.
 """
 
 import asyncio
@@ -22,21 +22,21 @@ from shoal.base.signals import Signal, Signals
 
 FIRST_BYTE_SECONDS: Final = 10.0
 BACKLOG: Final = 1000
-LONGEST_FOLDER: Final = 90  # bytes: the name of a socket has at most 107
+LONGEST_FOLDER: Final = 90  # bytes; the path of a socket may have at most 107 bytes
 TMPDIR_FIX: Final = "set it to a folder with a short name that this user can write to"
-UNKNOWN: Final = "unknown"  # the address of a connection that has ended meanwhile
+UNKNOWN: Final = "unknown"  # stands in for the address of a connection that has already ended
 
 
 class NodesNotForwarded(Signal, frozen=True, kw_only=True):
     """Connections of nodes were closed because gRPC could not be reached. Emitted at most once a minute."""
 
-    closed: int  # since the last signal
-    peer: str  # address of the last one
+    closed: int  # number of connections closed since the last signal
+    peer: str  # address of the last closed connection
     error: str
 
 
 class _End(asyncio.Protocol):
-    """One end of a forwarded connection: what it receives is written to the other one."""
+    """One end of a forwarded connection. Data that this end receives is written to the other end."""
 
     transport: asyncio.Transport
     other: asyncio.Transport | None = None
@@ -64,7 +64,7 @@ class _End(asyncio.Protocol):
 
 
 class PeerConnection(_End):
-    """A connection of a peer, which is forwarded once its first bytes have arrived."""
+    """A peer's connection, which is forwarded once its first bytes have arrived."""
 
     def __init__(self, limits: ConnectionLimits, forward: "Callable[[PeerConnection, bytes], None]") -> None:
         self._limits = limits
@@ -73,7 +73,7 @@ class PeerConnection(_End):
         self._timer: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self.address = self.peer = ""
-        self.name = ""  # of the socket that forwards it
+        self.name = ""  # name of the socket that forwards this connection
 
     @property
     def is_waiting(self) -> bool:
@@ -132,12 +132,13 @@ class PeerConnection(_End):
 
 
 class ControlPort:
-    """Listens for nodes. gRPC names a peer by the socket that forwards it; here are its address and its connection."""
+    """Listens for nodes. gRPC knows a peer only by the name of the forwarding socket; this class maps that name to the
+    peer's address and connection."""
 
     def __init__(self, limits: ConnectionLimits, signals: Signals) -> None:
         self._limits = limits
         self._signals = signals
-        self._closed = 0  # since the last warning
+        self._closed = 0  # number of connections closed since the last signal
         self._warned_at = -WARN_EVERY_SECONDS
         self._folder = Path()
         self._numbers = count(1)
@@ -146,18 +147,18 @@ class ControlPort:
         self._server: asyncio.Server | None = None
 
     def target(self) -> str:
-        """Create the folder of the sockets; return the address on which gRPC shall listen."""
+        """Create the folder for the sockets; return the address on which gRPC has to listen."""
         try:
             self._folder = Path(tempfile.mkdtemp(prefix="shoal-"))
         except OSError as error:
-            raise BadConfig("TMPDIR", f"is no folder for sockets ({error.strerror})", TMPDIR_FIX) from None
+            raise BadConfig("TMPDIR", f"cannot be used for sockets ({error.strerror})", TMPDIR_FIX) from None
         if len(os.fsencode(self._folder)) > LONGEST_FOLDER:
             self._folder.rmdir()
             raise BadConfig("TMPDIR", "is too long for the names of sockets", TMPDIR_FIX)
         return f"unix:{quote(str(self._folder))}/grpc"
 
     async def open(self, listen: Address) -> Address:
-        """Listen on an address; return it with the port that was chosen if that was 0."""
+        """Listen on an address and return it. If its port was 0, the returned address has the chosen port."""
         loop = asyncio.get_running_loop()
 
         def connection() -> PeerConnection:
@@ -172,17 +173,18 @@ class ControlPort:
                 listener = socket.create_server(("", listen.port), family=family, dualstack_ipv6=both)
                 self._server = await loop.create_server(connection, sock=listener, backlog=BACKLOG)
         except OSError as error:
-            fix = "stop the process that uses it, or choose another with GRPC_LISTEN_ADDR"
+            fix = "stop the process that uses it, or choose a different port with GRPC_LISTEN_ADDR"
             raise BackendUnavailable(f"port {listen.port}", os.strerror(error.errno or 0).lower(), fix) from None
         return Address(listen.host, self._server.sockets[0].getsockname()[1])
 
     def address_of(self, peer: str) -> str:
-        """Return the address of a peer as gRPC names it."""
+        """Return the address of a peer, given the name that gRPC has for the peer."""
         found = self._peers.get(unquote(peer))
         return UNKNOWN if found is None else found.address
 
     def prove(self, peer: str) -> None:
-        """Mark the connection of a peer: it showed a valid credential, and is not closed for others."""
+        """Mark a peer's connection as trusted, because the peer has shown a valid credential. Such a connection is not
+        closed to make room for other connections."""
         if (found := self._peers.get(unquote(peer))) is not None:
             self._limits.prove(found)
 
@@ -205,7 +207,7 @@ class ControlPort:
         task.add_done_callback(self._forwarding.discard)
 
     async def _connect(self, connection: PeerConnection, first: bytes) -> None:
-        """Connect to gRPC with a socket whose name tells this connection from the others."""
+        """Connect to gRPC from a socket whose name identifies this connection."""
         path = self._folder / str(next(self._numbers))
         peer = f"unix:{path}"
         forwarding = None
@@ -245,7 +247,7 @@ class ControlPort:
 
 
 class _ForwardingEnd(_End):
-    """The end at gRPC."""
+    """The end of a forwarded connection that is connected to gRPC."""
 
     def __init__(self, forget: Callable[[], object]) -> None:
         self._forget = forget

@@ -1,5 +1,5 @@
-"""The gRPC server of the control plane: a node's first message registers it, later ones are heartbeats, and the end of
-its stream deregisters it. Health checks and reflection are answered without a token."""
+"""The gRPC server of the control plane. A node's first message registers the node, later messages are heartbeats, and
+the end of the stream deregisters the node. Health checks and reflection need no token."""
 
 import asyncio
 import ssl
@@ -33,14 +33,16 @@ from shoal.fleet.wire.control_pb2 import DESCRIPTOR, ControlCommand, CrawlerStat
 from shoal.fleet.wire.control_pb2_grpc import CrawlerControlServicer, add_CrawlerControlServicer_to_server
 
 LARGEST_METADATA = 8 * 1024
-HANDSHAKE_SECONDS = 10  # for TLS and HTTP/2
-IDLE_SECONDS = 60  # after which a connection without a stream is closed
-FIRST_MESSAGE_SECONDS = 10.0  # for a node to register after it has opened a stream
-# The server cannot tell a half-close from a broken stream immediately: only the latter is followed by a cancellation.
+HANDSHAKE_SECONDS = 10  # for the TLS and HTTP/2 handshakes
+IDLE_SECONDS = 60  # time after which a connection without a stream is closed
+FIRST_MESSAGE_SECONDS = 10.0  # time for a node to register after it has opened a stream
+# The server cannot immediately distinguish a half-close from a broken stream: only a broken stream is cancelled
+# afterwards.
 HALF_CLOSE_SECONDS = 0.1
-ADMIT_EVERY_SECONDS = 300.0  # seconds after which a node is admitted again: it may have needed no token before
-STOP_SECONDS = 2.0  # for streams to end when the server stops
-MOST_UNREAD = 1000  # commands that a node has not read yet
+# Seconds after which a node's credentials are checked again, because a token may be required by now.
+ADMIT_EVERY_SECONDS = 300.0
+STOP_SECONDS = 2.0  # time for streams to end when the server stops
+MOST_UNREAD = 1000  # maximum number of commands that a node has not read yet
 LOG_EVERY_SECONDS = 60.0  # seconds between two logged failures of the same kind from the same peer
 MOST_REMEMBERED = 10_000
 SERVICE = DESCRIPTOR.services_by_name["CrawlerControl"].full_name
@@ -50,8 +52,8 @@ StreamContext: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class StreamFailed(Signal, frozen=True, kw_only=True):
-    """A stream of a node was refused, broke off or was ended. `type` is an error code, `broken` or `unexpected`;
-    `node_id` is empty for a peer that did not prove that it is a node. `repeated`: the same was logged for this peer
+    """A node's stream was refused, broke off or was ended. `type` is an error code, `broken` or `unexpected`. `node_id`
+    is empty if the peer did not prove that it is a node. `repeated`: a failure of this type was logged for this peer
     less than a minute ago."""
 
     node_id: str
@@ -62,15 +64,15 @@ class StreamFailed(Signal, frozen=True, kw_only=True):
 
 
 class SessionStream:
-    """The server's end of one stream. No method waits: commands are written one after the other, by a task that exists
-    only while there are any, because thousands of streams are idle."""
+    """The server's end of one stream. No method waits: commands are written one after the other by a task. This task
+    exists only while there are commands, because thousands of streams are idle."""
 
     __slots__ = ("_context", "_task", "_unwritten", "_writing", "epoch", "error", "is_ended", "names_heartbeats")
 
     def __init__(self, context: StreamContext) -> None:
         self._context = context
         self._task = asyncio.current_task()
-        self._unwritten: list[ControlCommand] = []  # rarely more than one
+        self._unwritten: list[ControlCommand] = []  # rarely more than one command
         self._writing: asyncio.Task[None] | None = None
         self.epoch = 0
         self.names_heartbeats = False  # whether the client understands messages without a command
@@ -81,19 +83,19 @@ class SessionStream:
         self._put(command_message(command))
 
     def name_heartbeat(self, every: timedelta) -> None:
-        """Ask the node to report at this interval, if it is longer than its own."""
+        """Ask the node to report at this interval, if it is longer than the node's own interval."""
         if self.names_heartbeats:
             self._put(ControlCommand(next_heartbeat_seconds=every.total_seconds()))
 
     def end(self, error: ShoalError | None) -> None:
-        """End the stream: with this error, or silently because its node has another one already."""
+        """End the stream: with this error, or without an error because the node already has a newer stream."""
         if not self.is_ended and self._task is not None:
             self.is_ended, self.error = True, error
             self._task.cancel()
 
     def _put(self, message: ControlCommand) -> None:
         if len(self._unwritten) >= MOST_UNREAD:
-            self.end(RateLimited(f"{MOST_UNREAD} commands were sent and not read", 1))
+            self.end(RateLimited(f"the node has not read the last {MOST_UNREAD} commands", 1))
             return
         message.session_epoch = self.epoch
         self._unwritten.append(message)
@@ -104,7 +106,7 @@ class SessionStream:
         try:
             while self._unwritten and not self.is_ended:
                 await self._context.write(self._unwritten.pop(0))
-        except Exception:  # the stream is gone: its reader notices that too, and reports it
+        except Exception:  # the stream is gone; the stream's reader notices that, too, and reports it
             self._unwritten.clear()
         finally:
             self._writing = None
@@ -134,7 +136,7 @@ class ControlService(CrawlerControlServicer):
         self._storing: set[asyncio.Task[None]] = set()  # ends of sessions
         self._stopping = False
 
-    # The name is that of the protocol.
+    # The method name is given by the protocol.
     async def Session(  # type: ignore[override]  # noqa: N802
         self, request_iterator: object, context: StreamContext
     ) -> None:
@@ -147,14 +149,14 @@ class ControlService(CrawlerControlServicer):
                 token_id = await self._admit(update.node_id, context)
                 node_id = update.node_id
                 session = await self._begin(update, stream, address, token_id)
-                del update  # this frame stays as long as the stream, with thousands of others
+                del update  # this frame lives as long as the stream, and there are thousands of streams
                 await self._receive(session, context)
             finally:
                 self._leave(address)
             return
         except asyncio.CancelledError:
             if not stream.is_ended:  # we did not end it, so the peer is gone
-                self._failed(node_id, address, "broken", "it broke off, or sent a message that is too large")
+                self._failed(node_id, address, "broken", "the stream broke off, or a message was too large")
                 raise
             asyncio.current_task().uncancel()  # type: ignore[union-attr]
             error = stream.error
@@ -162,22 +164,22 @@ class ControlService(CrawlerControlServicer):
             error = refusal
         except Exception as unexpected:
             self._failed(node_id, address, "unexpected", repr(unexpected))
-            await context.abort(grpc.StatusCode.INTERNAL, "unexpected error; the log of the controller names it")
+            await context.abort(grpc.StatusCode.INTERNAL, "unexpected error; see the log of the controller")
         await self._abort(context, node_id, address, error)
 
     async def stop(self) -> None:
-        """End all sessions; their nodes connect again, to this controller or another one."""
+        """End all sessions. Their nodes connect again, to this controller or to a different one."""
         self._stopping = True
         self._sessions.end_all(_stop_error())
 
     async def settled(self) -> None:
-        """Wait until the ends of all sessions are stored."""
+        """Wait until the end of each session is stored."""
         while self._storing:
             await asyncio.wait(set(self._storing))
 
     @asynccontextmanager
     async def counted(self, context: StreamContext) -> AsyncIterator[None]:
-        """Count a stream that needs no credential against the limit of its peer; refuse it above that."""
+        """Count a stream that needs no credential against its peer's limit; refuse streams above the limit."""
         address = self._port.address_of(context.peer())
         try:
             self._enter(address)
@@ -189,10 +191,10 @@ class ControlService(CrawlerControlServicer):
             self._leave(address)
 
     def _enter(self, address: str) -> None:
-        """Count a stream; raise if its peer has too many."""
+        """Count a stream; raise if its peer has too many streams."""
         most, count = self._settings.peer_streams, self._streams.get(address, 0)
         if count >= most:
-            raise RateLimited(f"{address} has {most} streams already (SHOAL_GRPC_PEER_STREAMS)", 5)
+            raise RateLimited(f"{address} already has {most} streams (SHOAL_GRPC_PEER_STREAMS)", 5)
         self._streams[address] = count + 1
 
     def _leave(self, address: str) -> None:
@@ -224,7 +226,7 @@ class ControlService(CrawlerControlServicer):
             raise InvalidInput("the message", "is not a CrawlerStatus", "use proto/control.proto") from None
         if isinstance(message, CrawlerStatus):
             return read_status_update(message)
-        await self._clock.sleep(HALF_CLOSE_SECONDS)  # cancelled here if the stream is broken
+        await self._clock.sleep(HALF_CLOSE_SECONDS)  # if the stream is broken, this sleep is cancelled
         return None
 
     async def _begin(
@@ -243,9 +245,9 @@ class ControlService(CrawlerControlServicer):
         )
         session = NodeSession(update.node_id, begun.epoch, status, own, stream, every, token_id)
         stream.epoch, stream.names_heartbeats = begun.epoch, status.acknowledges
-        if not self._sessions.begin(session):  # it registered again while this registration was under way
+        if not self._sessions.begin(session):  # the node registered again while this registration was in progress
             raise displacement(session, "") or AssertionError(session)
-        if self._stopping:  # the other sessions were ended while this one was registered
+        if self._stopping:  # the other sessions were ended while this session was registered
             stream.end(_stop_error())
         stream.name_heartbeat(session.heartbeat_every)
         for command in commands_for(session, begun):
@@ -260,7 +262,7 @@ class ControlService(CrawlerControlServicer):
             while (update := await self._read(context)) is not None:
                 if update.node_id != session.node_id:
                     problem = f'is "{update.node_id}" on the stream of "{session.node_id}"'
-                    raise InvalidInput("node_id", problem, "open a stream for each node")
+                    raise InvalidInput("node_id", problem, "open a separate stream for each node")
                 self._sessions.received(session, update.status, update.acks)
                 if self._clock.monotonic() - admitted_at > ADMIT_EVERY_SECONDS:
                     await self._admit(session.node_id, context)
@@ -271,7 +273,8 @@ class ControlService(CrawlerControlServicer):
                 storing = asyncio.create_task(self._store(end, session))
                 self._storing.add(storing)
                 storing.add_done_callback(self._storing.discard)
-                # Shielded: a cancellation of the stream must not undo it, and a goodbye waits for it.
+                # Shielded, because cancelling the stream must not undo the store operation, and a deregistration waits
+                # for it.
                 await asyncio.shield(storing)
 
     async def _store(self, end: Callable[..., Awaitable[bool]], session: NodeSession) -> None:
@@ -279,8 +282,8 @@ class ControlService(CrawlerControlServicer):
             if session.acks:
                 await self._nodes.acknowledge(session.node_id, session.acks)
             await end(session.node_id, session.epoch)
-        except ShoalError as error:  # the node is lost after three heartbeats
-            self._failed(session.node_id, "", error.code, f"its end could not be stored: {error.message}")
+        except ShoalError as error:  # the node counts as lost after three missed heartbeats
+            self._failed(session.node_id, "", error.code, f"the session end could not be stored: {error.message}")
 
     async def _abort(
         self,
@@ -289,7 +292,8 @@ class ControlService(CrawlerControlServicer):
         address: str,
         error: ShoalError | None,
     ) -> None:
-        """End the stream with the status of an error; None: its node knows why."""
+        """End the stream with the status of an error. The error is None if the node already knows why the stream
+        ends."""
         if error is None:
             return
         if not (self._stopping and isinstance(error, BackendUnavailable)):
@@ -316,12 +320,12 @@ def commands_for(session: NodeSession, begun: SessionBegun) -> Sequence[NodeComm
     """Return the commands that put a node that has just connected into the state that operators want."""
     commands = commands_to_reach(session.node_id, begun.desired)
     if begun.desired.state == "connected" and session.status.state is not NodeState.CONNECTED:
-        commands.append(NodeCommand(id="", node_id=session.node_id, command="resume"))  # it missed that command
+        commands.append(NodeCommand(id="", node_id=session.node_id, command="resume"))  # the node missed that command
     return commands
 
 
 class CountedHealth(health.aio.HealthServicer):
-    """Health checks. Those that watch stay open, so they are counted."""
+    """Health checks. Watch streams stay open, so they are counted."""
 
     def __init__(self, service: ControlService) -> None:
         super().__init__()
@@ -333,7 +337,7 @@ class CountedHealth(health.aio.HealthServicer):
 
 
 class CountedReflection(reflection.aio.ReflectionServicer):
-    """Reflection, on streams that are counted, too."""
+    """Reflection. Its streams are counted, too."""
 
     def __init__(self, service: ControlService, names: Sequence[str]) -> None:
         super().__init__(names)
@@ -368,8 +372,8 @@ class ControlServer:
                 ("grpc.max_connection_idle_ms", IDLE_SECONDS * 1000),
                 ("grpc.max_receive_message_length", LARGEST_MESSAGE),
                 ("grpc.max_metadata_size", LARGEST_METADATA),
-                # This limit of gRPC is per connection and far above our own, because streams beyond it are refused
-                # without a proper status.
+                # This gRPC limit applies per connection and is far above our own limit, because gRPC refuses streams
+                # beyond it without a proper status.
                 ("grpc.max_concurrent_streams", 10 * settings.peer_streams + 1000),
                 *(keepalive or KeepAlive()).options(),
             ]
@@ -381,7 +385,7 @@ class ControlServer:
         self._credentials = None if certificate is None else credentials_of(*certificate)
 
     async def start(self, listen: Address) -> Address:
-        """Listen on an address; return it with the port that was chosen if that was 0."""
+        """Listen on an address and return it. If its port was 0, the returned address has the chosen port."""
         if self._credentials is None:
             self._server.add_insecure_port(self._port.target())
         else:
@@ -396,7 +400,7 @@ class ControlServer:
             raise
 
     async def stop(self) -> None:
-        """Refuse new streams, end the open ones, and wait until their ends are stored."""
+        """Refuse new streams, end the open streams, and wait until the ends of their sessions are stored."""
         self._port.close_listener()
         await self._health.enter_graceful_shutdown()
         await self._service.stop()
@@ -406,27 +410,30 @@ class ControlServer:
 
 
 def credentials_of(cert: Path, key: Path) -> grpc.ServerCredentials:
-    """Return credentials that follow the files: a certificate that was replaced is used for new connections."""
+    """Return credentials that are reloaded from the files: if the certificate is replaced, new connections use the new
+    certificate."""
 
     def look() -> list[tuple[int, int, int]]:
         files = [path.stat() for path in (cert, key)]
         return [(file.st_mtime_ns, file.st_ino, file.st_size) for file in files]
 
     def read() -> grpc.ServerCertificateConfiguration:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)  # raises if the pair cannot be used
+        # Raises if the certificate and the key cannot be used.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
         return grpc.ssl_server_certificate_configuration([(key.read_bytes(), cert.read_bytes())])
 
     known = look()
 
     def fetch() -> Any:
-        """Return the new pair; None if it has not changed."""
+        """Return the certificate and key if they have changed, otherwise None."""
         nonlocal known
         try:
             found = look()
             if found == known:
                 return None
             fresh = read()
-        except OSError:  # half of the pair was replaced; the `certificate` chore reports what stays wrong
+        except OSError:
+            # Only one of the two files was replaced so far; if that lasts, the `certificate` chore reports it.
             return None
         known = found
         return fresh

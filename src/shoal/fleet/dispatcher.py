@@ -1,5 +1,5 @@
-"""The dispatcher: offers each new job that is due to a healthy node, at random weighted by health score, or leaves it
-in the shared lane."""
+"""The dispatcher offers each new job that is due to a healthy node. The node is chosen at random, weighted by health
+score. If no node can be chosen, the job stays in the shared lane."""
 
 import random
 from bisect import bisect
@@ -19,21 +19,21 @@ from shoal.fleet.view import FleetView, JobClass, NodeSlots, class_of
 from shoal.queue.job import RUN_KINDS, SCRAPES, SHARED_LANE, NewJob, Offer, node_lane
 
 KINDS = frozenset({*RUN_KINDS, "page"})
-SHARED_QUEUE = "shared_queue"  # the target of a job that went to no node
-SHOWN = 5  # candidates that a decision names
-TRIES = 8  # draws that hit full nodes before those are left out
+SHARED_QUEUE = "shared_queue"  # the reported target of jobs that were offered to no node
+SHOWN = 5  # number of candidates that a decision names
+TRIES = 8  # number of draws that hit full nodes before full nodes are left out
 
 
 class JobsDispatched(Signal, frozen=True, kw_only=True):
-    """How many jobs were dispatched to each node, or to `shared_queue`, since the last signal. A job counts when its
-    lane is chosen, even if its commit fails afterwards."""
+    """The number of jobs that were dispatched to each node, or to `shared_queue`, since the last signal. A job counts
+    when its lane is chosen, even if its commit fails afterwards."""
 
     targets: dict[str, int]
 
 
 class Dispatcher:
     """Chooses the lanes of new jobs (`queue.lanes.LaneChoice`). Only jobs that are due now and would wait in the shared
-    lane are dispatched. It may be called from any thread, because stores may run a commit on one of their own."""
+    lane are dispatched. It may be called from any thread, because a store may run commits in a separate thread."""
 
     def __init__(self, view: FleetView, offer_ttl: timedelta, chance: Callable[[], float] = random.random) -> None:
         self._view = view
@@ -45,7 +45,7 @@ class Dispatcher:
         self._version = view.version
 
     def choose_lanes(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
-        """Return the jobs in the same order, each in the lane that was chosen for it."""
+        """Return the jobs in the same order, with their chosen lanes."""
         with self._lock:
             if self._version != self._view.version:
                 self._version, self._tables = self._view.version, {}
@@ -74,13 +74,14 @@ class Dispatcher:
 
 
 def _is_dispatched(job: NewJob) -> bool:
-    """Return whether a node is chosen for a job. A scrape goes to whichever worker is free first."""
+    """Return whether the dispatcher chooses a node for the job. It does not for a scrape, which goes to the first free
+    worker."""
     return job.lane == SHARED_LANE and job.not_before is None and job.kind in KINDS and job.capability not in SCRAPES
 
 
 class _Table:
     """The nodes for one class of jobs and one capability, with their cumulative scores. Drawing is a binary search. If
-    a full node is drawn, another one is; full nodes are left out once they are drawn often."""
+    a full node is drawn, the draw is repeated. Once full nodes are drawn often, all full nodes are left out."""
 
     def __init__(self, nodes: Sequence[NodeSlots], job_class: JobClass, capability: str, offer_ttl: timedelta) -> None:
         self._all = nodes
@@ -93,8 +94,9 @@ class _Table:
         self._leave_out_full()
 
     def draw(self, chance: Callable[[], float]) -> NodeSlots | None:
-        """Return a node that is not full, with a probability proportional to its score, and lower if it let offers
-        lapse; None if there is none, or if all let offers lapse and the job should not wait for them."""
+        """Return a node that is not full. The probability of a node is proportional to its score, and lower if the node
+        let offers lapse. Return None if all nodes are full, or if all nodes let offers lapse and the job should not
+        wait for them."""
         while self._nodes:
             if self._trust < 1 and chance() >= self._trust:
                 return None
@@ -106,8 +108,8 @@ class _Table:
         return None
 
     def placement(self, node: NodeSlots) -> tuple[str, Offer, str]:
-        """Return the lane, the offer and the dispatch reason for jobs that go to this node: the same for all of them
-        until the view is refreshed."""
+        """Return the lane, the offer and the dispatch reason for jobs that go to this node. They are the same for all
+        these jobs until the view is refreshed."""
         found = self._placements.get(node.node_id)
         if found is None:
             offer = Offer(node.session, self._offer_ttl)
@@ -117,22 +119,24 @@ class _Table:
 
     @property
     def why_shared(self) -> str:
-        """Why jobs go to the shared lane, as JSON. Once no node has room, none has until the view is refreshed."""
+        """The reason why jobs go to the shared lane, as JSON. Once no node has room, no node counts as having room
+        until the view is refreshed."""
         why = "offers_lapsed" if self._nodes else "no_room"
         if why not in self._why_shared:
             self._why_shared[why] = self._decision(None, why)
         return self._why_shared[why]
 
     def _decision(self, node: NodeSlots | None, why: str = "weighted_random") -> str:
-        """Return as JSON why a job went to a node, or to the shared lane; short, because every job has one. The best
-        candidates are named, each with its score and why it was not eligible (empty: it was)."""
+        """Return the reason, as JSON, why a job went to a node or to the shared lane. The text is short, because it is
+        stored with every job. It names the best candidates, each with its score and the reason why it was not eligible
+        (empty if it was eligible)."""
         best = self._best if node is None or node in self._best else [*self._best[:-1], node]
         candidates = [(one.node_id, round(one.score, 3), self._skipped(one)) for one in best]
         values = {"node_id": None if node is None else node.node_id, "reason": why, "nodes": len(self._all)}
         return orjson.dumps(values | {"candidates": candidates}).decode()
 
     def _skipped(self, node: NodeSlots) -> str:
-        """Return why a node was not eligible; empty: it was."""
+        """Return the reason why a node was not eligible; empty if it was eligible."""
         if self._capability not in node.capabilities:
             return f"lacks {self._capability}"
         if not node.most[self._class]:
@@ -148,7 +152,7 @@ class _Table:
 
 
 class DispatchCounter:
-    """The chore that reports how many jobs were dispatched where."""
+    """The chore that reports how many jobs were dispatched to each target."""
 
     name = "dispatch counter"
 
@@ -162,5 +166,5 @@ class DispatchCounter:
         return PassResult()
 
     async def close(self) -> None:
-        """Report what was dispatched since the last pass."""
+        """Report the jobs that were dispatched since the last pass."""
         await self.run_once()

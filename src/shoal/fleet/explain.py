@@ -1,4 +1,4 @@
-"""Explain in words why a node gets jobs, or why it gets none."""
+"""Explains in words why a node gets jobs, or why it gets no jobs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ FLAPPING = message(
     "It connected more than {count} times within a minute. It takes jobs from the shared lane, and gets its own lane "
     "again once it stays connected."
 )
-LOST = message("It has sent no heartbeat for {silent}. The jobs of its lane are in the shared one.")
+LOST = message("It has sent no heartbeat for {silent}. The jobs of its lane are now in the shared lane.")
 DISCONNECTED = message("Its session broke off. It gets jobs again as soon as it reconnects.")
 TOLD = message("It has received the command to be {state} and will report that soon.")
 IDLE = message("It is {state}{because} and leases nothing until `shoal nodes resume {id}`.")
 SHARED = message("SHOAL_DISPATCH is shared: like every worker, it takes jobs from the shared lane.")
-FULL = message("Its lane holds twice as many {jobs} as it has slots for, so others get new ones.")
+FULL = message("Its lane holds twice as many {jobs} as it has slots for, so new jobs go to other nodes.")
 LAPSED = message(
     "It did not take jobs that were offered to it ({times} times in a row), so it gets only {share} of new jobs, until "
     "it leases one."
@@ -36,8 +36,8 @@ JOBS = {
 
 @dataclass(frozen=True, slots=True)
 class NodeExplanation:
-    """The explanation of which jobs a node gets: a reason with a stable name, a sentence, its share of new jobs, and
-    its rank among the healthy nodes (None: it is not one of them)."""
+    """The explanation of which jobs a node gets: a reason with a stable name, a sentence, the node's share of new jobs,
+    and its rank among the healthy nodes (None if it is not healthy)."""
 
     node: Node
     reason: str
@@ -48,8 +48,8 @@ class NodeExplanation:
 
 
 class NodeExplainer:
-    """Explains the nodes of the store. Only a controller with the control plane knows which of them are flapping.
-    `private`: jobs are dispatched to private lanes at all."""
+    """Explains the stored nodes. Only a controller with the control plane knows which nodes are flapping. `private`:
+    whether jobs are dispatched to private lanes at all."""
 
     def __init__(self, nodes: Nodes, view: FleetView, *, private: bool) -> None:
         self._nodes = nodes
@@ -64,11 +64,11 @@ class NodeExplainer:
 def explain_node(
     node: Node, fleet: Sequence[Node], *, private: bool, is_flapping: Callable[[NodeId], bool]
 ) -> NodeExplanation:
-    """Explain a node among all nodes."""
+    """Explain a node, given all nodes."""
     healthy = [one for one in fleet if one.takes_jobs and not is_flapping(one.id)]
     healthy.sort(key=lambda one: (-one.health.value, one.id))
     total = sum(one.health.value * one.trust for one in healthy)
-    trusted = max((one.trust for one in healthy), default=1.0)  # the rest goes to the shared lane
+    trusted = max((one.trust for one in healthy), default=1.0)  # the rest of the jobs goes to the shared lane
     rank = next((place for place, one in enumerate(healthy, 1) if one.id == node.id), None)
     share = trusted * node.health.value * node.trust / total if rank is not None and total and private else 0.0
     if private and node.takes_jobs and is_flapping(node.id):

@@ -1,5 +1,5 @@
-"""The janitor of the fleet: declares silent nodes lost, moves jobs out of lanes that nobody serves, and deletes old
-records. Every controller runs one; each change is a compare-and-set."""
+"""The janitor of the fleet declares silent nodes lost, moves jobs out of lanes that nobody serves, and deletes old
+records. Every controller runs a janitor; each change is a compare-and-set."""
 
 from datetime import timedelta
 
@@ -10,17 +10,18 @@ from shoal.base.service import PassResult
 from shoal.fleet.node import MISSED, Node
 from shoal.fleet.nodes import BATCH, Nodes
 
-FEW = 3  # this many nodes may be lost at the same time without suspecting another cause
+FEW = 3  # if no more nodes than this are lost at the same time, the nodes are assumed to be the cause
 FORGET_EVERY_SECONDS = 60.0  # seconds
 
 
 class FleetJanitor:
-    """Declare nodes lost that missed three heartbeats.
+    """Declares nodes that missed three heartbeats lost.
 
     Heartbeats are stored by controllers. After a start, an outage of the store, a pause of this process or a jump of
-    the store's clock, silence says nothing about the nodes, so nobody is declared lost within `grace`, which is three
-    heartbeats. If more than half of the fleet is silent at the same time, the cause is probably not the nodes: then
-    only a tenth of the fleet is declared lost in each pass, so that the others can come back.
+    the store's clock, missing heartbeats prove nothing about the nodes. So no node is declared lost within `grace`
+    after such an event; `grace` is three heartbeats. If more than half of the fleet is silent at the same time, the
+    nodes are probably not the cause. In that case, only a tenth of the fleet is declared lost in each pass, so that the
+    other nodes can come back.
     """
 
     name = "fleet janitor"
@@ -54,10 +55,10 @@ class FleetJanitor:
             returned = await self._nodes.return_lanes()
             await self._nodes.forget_lapses()
             await self._forget()
-        except (TimeError, StorageFull):  # no controller could store heartbeats either
+        except (TimeError, StorageFull):  # other controllers could not store heartbeats either
             self._outage = True
             raise
-        done = [(lost, "declared {} nodes lost"), (returned, "returned {} jobs of nodes that lease nothing")]
+        done = [(lost, "declared {} nodes lost"), (returned, "returned {} jobs of nodes that lease no jobs")]
         return PassResult(did=", ".join(words.format(count) for count, words in done if count))
 
     def _in_grace(self, now: float) -> bool:
@@ -82,12 +83,12 @@ class FleetJanitor:
         await self._nodes.forget(self._keep_lost)
 
     def _now(self) -> float:
-        """Return the uptime in seconds, including time asleep."""
+        """Return the machine's uptime in seconds, including time in sleep mode."""
         return self._clock.uptime() / 1e6
 
 
 class CommandSender:
-    """The chore that sends the commands which other controllers stored for the sessions of this one."""
+    """The chore that sends commands that other controllers stored for this controller's sessions."""
 
     name = "command sender"
 

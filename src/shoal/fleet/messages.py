@@ -1,5 +1,5 @@
-"""Translation between wire messages of the control plane and the values of this package. What a node reports is
-untrusted: it is checked here, and nowhere else."""
+"""Translation between wire messages of the control plane and the values of this package. Reports of nodes are
+untrusted, and are checked only here."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ from shoal.fleet.wire.control_pb2 import (
 from shoal.queue.job import HTTP
 
 INFINITY = float("inf")
-LONGEST_TEXT = 100  # characters of any text but a detail
+LONGEST_TEXT = 100  # maximum length, in characters, of all texts except `detail`
 LONGEST_DETAIL = 500
 MOST_CAPABILITIES = 100
 LONGEST_HEARTBEAT = 600.0  # seconds
-LISTED = 1000  # held leases that a status message lists at most, to stay below the size limit of a message
+LISTED = 1000  # maximum number of held leases in a status message, to stay below the size limit of messages
 
 _COUNTS = (
     "active_tasks",
@@ -45,8 +45,9 @@ _COUNTS = (
 _MEASURES = ("success_rate", "avg_latency_sec", "cpu_percent", "rate_limit", "heartbeat_seconds")
 _OUR_NAMES = {"avg_latency_sec": "avg_latency_seconds", "uptime_sec": "uptime_seconds", "timestamp": "sent_at"}
 _OTHERS = ("max_concurrency", "avg_latency_sec", "cpu_percent", "rate_limit", "is_proxy_mode", "instance", "version")
-_PLAIN = {name: _OUR_NAMES.get(name, name) for name in (*_COUNTS, *_OTHERS)}  # fields that are passed on as they are
-# By the names that workers use for their own states; one that is about to exit takes no more jobs.
+_PLAIN = {name: _OUR_NAMES.get(name, name) for name in (*_COUNTS, *_OTHERS)}  # fields that are passed on unchanged
+# Node states by the names that workers use for their own states. A worker that is about to exit counts as draining,
+# because it takes no more jobs.
 _STATES = {
     "running": NodeState.CONNECTED,
     "paused": NodeState.PAUSED,
@@ -66,7 +67,8 @@ _RESULTS = {state.value: state for state in (CommandState.APPLIED, CommandState.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusUpdate:
-    """One status message of a node. `heartbeat_every` is the node's own interval; None: it did not say."""
+    """One status message of a node. `heartbeat_every` is the node's own interval; None if the node did not report
+    it."""
 
     node_id: NodeId
     status: NodeStatus
@@ -81,12 +83,12 @@ def read_status_update(message: CrawlerStatus) -> StatusUpdate:
         if (count := getattr(message, name)) < 0:
             raise InvalidInput(name, f"is {count}", "report a number that is not negative")
     for name in _MEASURES:
-        if not 0 <= (measure := getattr(message, name)) < INFINITY:  # also refuses NaN
+        if not 0 <= (measure := getattr(message, name)) < INFINITY:  # this condition also refuses NaN
             raise InvalidInput(name, f"is {measure}", "report a finite number that is not negative")
     if not 1 <= message.max_concurrency <= MOST_RUNS:
         problem = f"is {message.max_concurrency}"
         raise InvalidInput(
-            "max_concurrency", problem, f"report how many runs it takes at the same time, 1 to {MOST_RUNS}"
+            "max_concurrency", problem, f"report how many runs the node accepts at the same time, from 1 to {MOST_RUNS}"
         )
     if message.page_slots > MOST_PAGES:
         raise InvalidInput("page_slots", f"is {message.page_slots}", f"report at most {MOST_PAGES}")
@@ -108,7 +110,7 @@ def read_status_update(message: CrawlerStatus) -> StatusUpdate:
 
 
 def _check_texts(name: str, texts: Iterable[str]) -> None:
-    """Refuse text that not every store can hold. Protocol buffers refuse lone surrogates themselves."""
+    """Refuse texts that some stores cannot hold. Lone surrogates are already refused by Protocol Buffers."""
     for text in texts:
         if len(text) > LONGEST_TEXT:
             raise InvalidInput(name, "is too long", f"use at most {LONGEST_TEXT} characters")
@@ -123,7 +125,7 @@ def _status(message: CrawlerStatus) -> NodeStatus:
     plain: dict[str, Any] = {ours: getattr(message, theirs) for theirs, ours in _PLAIN.items()}
     return NodeStatus(
         **plain,
-        # Nothing is known about a node before its first task: it counts as good.
+        # Before its first task, nothing is known about a node, so its success rate counts as 1.
         success_rate=min(message.success_rate, 1.0) if message.total_processed else 1.0,
         state=state,
         capabilities=tuple(message.capabilities) or (HTTP,),
@@ -159,7 +161,7 @@ def status_message(update: StatusUpdate, *, stopping: bool = False) -> CrawlerSt
 
 
 def command_message(command: NodeCommand) -> ControlCommand:
-    """Return the message of a command. On the wire, zero means unchanged."""
+    """Return the message for a command. In the message, zero means unchanged."""
     message = ControlCommand(command_id=command.id)
     if command.command == "config_update":
         message.config_update.CopyFrom(
@@ -179,7 +181,8 @@ def command_message(command: NodeCommand) -> ControlCommand:
 
 
 def read_command(node_id: NodeId, message: ControlCommand) -> NodeCommand | None:
-    """Return the command of a message; None if it has none, or one that this version does not know."""
+    """Return the command in a message; None if the message has no command, or a command that this version does not
+    know."""
     match message.WhichOneof("command"):
         case "config_update":
             update = message.config_update

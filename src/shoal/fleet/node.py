@@ -1,4 +1,4 @@
-"""Nodes: what they report, how healthy they are, and which commands they get."""
+"""The values that describe nodes: their reports, their health, and their commands."""
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -11,15 +11,15 @@ from shoal.base.ids import NodeId, new_id
 from shoal.fleet.states import CommandState, NodeState
 from shoal.queue.job import HTTP
 
-SUCCESS, LOAD, LATENCY, DEPTH = 0.4, 0.3, 0.2, 0.1  # the weights
-SLOWEST_SECONDS = 300.0  # an average latency that scores 0
-DEEPEST = 20  # waiting jobs that score 0
+SUCCESS, LOAD, LATENCY, DEPTH = 0.4, 0.3, 0.2, 0.1  # the weights of the parts
+SLOWEST_SECONDS = 300.0  # an average latency of this or more scores 0
+DEEPEST = 20  # this number of waiting jobs or more scores 0
 
 
 @dataclass(frozen=True, slots=True)
 class HealthScore:
-    """The parts of a score before they are weighted, and the score. A node that is draining or lost scores 0,
-    whatever its parts."""
+    """The parts of a health score before they are weighted, and the score itself. A node that is draining or lost
+    scores 0, whatever its parts are."""
 
     success: float
     load: float
@@ -29,7 +29,7 @@ class HealthScore:
 
     @property
     def weighted(self) -> dict[str, float]:
-        """The parts as they enter the score."""
+        """The weighted parts, whose sum is the score."""
         parts = {
             "success": SUCCESS * self.success,
             "load": LOAD * self.load,
@@ -65,20 +65,20 @@ def score(
 
 
 def _part(value: float) -> float:
-    """Clamp a part to [0, 1]. A value that is not a number counts as 0: nothing good is known about that part."""
+    """Clamp a part to [0, 1]. NaN counts as 0, because then nothing good is known about that part."""
     return min(max(value, 0.0), 1.0) if value == value else 0.0
 
 
-MOST_HALVED = 20  # times that the share of a node is halved: then it gets one job of a million
-MISSED = 3  # heartbeats after which a node is lost
+MOST_HALVED = 20  # the share of a node is halved at most this many times; it then gets one of a million jobs
+MISSED = 3  # number of missed heartbeats after which a node is lost
 
 CommandName = Literal["config_update", "pause", "resume", "drain", "restart_browser"]
 DesiredStateName = Literal["connected", "paused", "drained"]
 
 
 class NodeStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The status that a node reported last. A client that knows only the oldest fields has no `instance`, no
-    `page_slots` and acknowledges nothing."""
+    """The last status that a node reported. A client that knows only the oldest fields reports no `instance` and no
+    `page_slots`, and acknowledges no commands."""
 
     max_concurrency: int
     active_tasks: int = 0
@@ -99,7 +99,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_bytes: int = 0
     browsers: int = 0
     browser_pages: int = 0
-    browser_slots: int = 0  # pages in browsers at the same time
+    browser_slots: int = 0  # number of pages that its browsers can render at the same time
     held_leases: tuple[tuple[str, int], ...] = ()  # job id and epoch
     recent_tasks: int = 0
     rate_limit: float = 0.0
@@ -110,11 +110,11 @@ class NodeStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def acknowledges(self) -> bool:
-        """Return whether it acknowledges commands: clients that name their instance do."""
+        """Return whether the node acknowledges commands. Clients that report their instance do."""
         return bool(self.instance)
 
     def health(self, depth: int) -> HealthScore:
-        """Rate the node, given the number of jobs in its lane. Its load is that of the busier kind of its slots."""
+        """Rate the node, given the number of jobs in its lane. Its load is the load of its busier kind of slots."""
         active, most = self.active_tasks, self.max_concurrency
         if self.page_slots and self.active_pages * most > active * self.page_slots:
             active, most = self.active_pages, self.page_slots
@@ -129,24 +129,25 @@ class NodeStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DesiredState(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The state and limits that operators want a node to have: stored, and sent again whenever the node connects; None:
-    as it was started."""
+    """The state and limits that operators want a node to have. They are stored, and sent again whenever the node
+    connects. A field is None if the node keeps the value with which it was started."""
 
     state: DesiredStateName = "connected"
     reason: str = ""
     max_concurrency: int | None = None
     page_slots: int | None = None
-    rate_limit: float | None = None  # pages per second; 0: unlimited
+    rate_limit: float | None = None  # pages per second; 0 means unlimited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A node as stored. Times are UTC microseconds by the store's clock; `seen_at` is that clock when it was read."""
+    """A node as stored. Times are UTC microseconds by the store's clock; `seen_at` is the store's time when the node
+    was read."""
 
     id: NodeId
     state: NodeState
-    session_epoch: int  # rises with each session
-    controller: str | None  # the controller that has the node's session; None without one
+    session_epoch: int  # increases with each session
+    controller: str | None  # the controller that has the node's session; None if the node has no session
     address: str
     status: NodeStatus
     desired: DesiredState
@@ -157,8 +158,9 @@ class Node:
     seen_at: int
     run_depth: int = 0  # due runs in its lane
     page_depth: int = 0  # due page jobs in its lane
-    browser_depth: int = 0  # those of them that need a browser
-    lapsed_offers: int = 0  # sweeps that found offers which it did not take in time, since it last leased a job
+    browser_depth: int = 0  # due page jobs in its lane that need a browser
+    # Number of sweeps since its last lease that found offers which the node did not take in time.
+    lapsed_offers: int = 0
 
     @property
     def depth(self) -> int:
@@ -166,25 +168,26 @@ class Node:
 
     @property
     def health(self) -> HealthScore:
-        """Its score by its last report; 0 once it is lost."""
+        """The health score according to the node's last report; 0 once the node is lost."""
         found = self.status.health(self.depth)
         return replace(found, scores=False) if self.state is NodeState.LOST else found
 
     @property
     def trust(self) -> float:
-        """How much of its share of the dispatch it gets: half as much for each time that it let offers lapse."""
+        """The fraction of its dispatch share that the node gets. It is halved each time that the node lets offers
+        lapse."""
         return 0.5 ** min(self.lapsed_offers, MOST_HALVED)
 
     @property
     def takes_jobs(self) -> bool:
-        """Return whether jobs may be dispatched to it: it is connected, has a session, and no operator has paused or
-        drained it, even if the command has not reached it yet."""
+        """Return whether jobs may be dispatched to the node: it is connected and has a session, and no operator has
+        paused or drained it. A pause or drain counts even before the command has reached the node."""
         return self.state is NodeState.CONNECTED and self.controller is not None and self.desired.state == "connected"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSession:
-    """A session that begins: the node, the controller that has it, and what the node reported first."""
+    """A session that begins: the node, the controller that has the session, and the node's first report."""
 
     node_id: NodeId
     controller: str
@@ -194,15 +197,15 @@ class NewSession:
 
 
 def is_same_process(instance: str, earlier: str) -> bool:
-    """Return whether a process that registers now had the earlier session as well. A client without an instance may
-    be the same process again, but two of them cannot be told apart."""
+    """Return whether the process that registers now also had the earlier session. A client without an instance may be
+    the same process, but two such clients cannot be distinguished."""
     return bool(instance) and instance == earlier
 
 
 @dataclass(frozen=True, slots=True)
 class SessionBegun:
-    """The outcome of a registration: the epoch of the session, what operators want of the node, and whether a
-    session of another instance was displaced."""
+    """The outcome of a registration: the epoch of the session, the desired state of the node, and whether a session of
+    a different instance was displaced."""
 
     epoch: int
     desired: DesiredState
@@ -211,7 +214,7 @@ class SessionBegun:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The newest status of a session, to be stored."""
+    """The newest status of a session, which is to be stored."""
 
     node_id: NodeId
     epoch: int
@@ -220,7 +223,7 @@ class Heartbeat:
 
 
 class NodeCommand(Struct, frozen=True, kw_only=True):
-    """A command for a node. `result` is what the node said about it."""
+    """A command for a node. `result` is the node's response."""
 
     id: str
     node_id: NodeId
@@ -246,7 +249,7 @@ class CommandAck:
     detail: str = ""
 
 
-MOST_RUNS = 1000  # at once on one node
+MOST_RUNS = 1000  # maximum number of runs at the same time on one node
 MOST_PAGES = 10_000
 HIGHEST_RATE = 1_000_000.0  # pages per second
 LONGEST_REASON = 500
@@ -255,17 +258,17 @@ _STATE_AFTER: dict[CommandName, DesiredStateName] = {"pause": "paused", "resume"
 
 
 class CommandRequest(Struct, frozen=True, kw_only=True):
-    """A command that somebody wants to give. Only `config_update` takes values, and at least one of them."""
+    """A request to send a command. Only `config_update` has values, and it needs at least one value."""
 
     command: CommandName
     reason: str = ""
     max_concurrency: int | None = None
     page_slots: int | None = None
     rate_limit: float | None = None  # pages per second
-    unlimited_rate: bool = False  # remove the rate limit
+    unlimited_rate: bool = False  # whether to remove the rate limit
 
     def check(self) -> None:
-        """Raise `InvalidInput` if a value cannot be applied; an explicit 0 never means unchanged here."""
+        """Raise `InvalidInput` if a value cannot be applied. Here, an explicit 0 never means unchanged."""
         values = (self.max_concurrency, self.page_slots, self.rate_limit, self.unlimited_rate or None)
         given = any(value is not None for value in values)
         if self.command != "config_update" and given:
@@ -303,8 +306,8 @@ def _within(field: str, value: int | None, least: int, most: int) -> None:
 
 
 def desired_after(desired: DesiredState, command: NodeCommand) -> DesiredState:
-    """Return what operators want of a node once they have given this command. Restarting the browser is not a state, so
-    it is not sent again."""
+    """Return the desired state of a node after this command. A browser restart is not a state, so it does not become
+    part of the desired state."""
     if command.command == "config_update":
         names = ("max_concurrency", "page_slots", "rate_limit")
         values = {name: getattr(command, name) for name in names if getattr(command, name) is not None}
@@ -314,8 +317,9 @@ def desired_after(desired: DesiredState, command: NodeCommand) -> DesiredState:
 
 
 def commands_to_reach(node_id: NodeId, desired: DesiredState) -> list[NodeCommand]:
-    """Return the commands that make a node what operators want it to be, to be sent when a session begins. They have no
-    id, so they are not acknowledged. The state comes last: a node should know its limits before it takes jobs."""
+    """Return the commands that bring a node into its desired state. They are sent when a session begins, and have no
+    id, so they are not acknowledged. The command for the state comes last, because a node should know its limits before
+    it takes jobs."""
     commands = []
     if (desired.max_concurrency, desired.page_slots, desired.rate_limit) != (None, None, None):
         commands.append(

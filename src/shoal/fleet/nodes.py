@@ -1,7 +1,8 @@
-"""The registry of nodes: sessions, health and commands. It is stored, so every controller sees the whole fleet.
+"""The registry of nodes: sessions, health and commands. The registry is stored, so every controller sees the whole
+fleet.
 
-A process that has no sessions of its own can still list nodes and give commands: the controller that
-has the node's session finds the command in the store.
+A process without sessions can still list nodes and give commands: the controller that has the node's session finds the
+command in the store.
 """
 
 import asyncio
@@ -36,17 +37,17 @@ from shoal.queue.queue import Queue
 if TYPE_CHECKING:
     from shoal.fleet.sessions import Sessions
 
-AT_ONCE = 500  # commands that one pass sends
+AT_ONCE = 500  # maximum number of commands that one pass sends
 BATCH = 1_000
-EMITTED_AT_ONCE = 100  # signals in one callback of the event loop
+EMITTED_AT_ONCE = 100  # maximum number of signals in one callback of the event loop
 COMMAND_TTL = timedelta(hours=1)
 KEEP_COMMANDS = timedelta(days=7)
-KEEP_DESIRED_STATES = timedelta(days=90)  # for nodes that are gone
-SHOWN = 50  # newest commands of a node
+KEEP_DESIRED_STATES = timedelta(days=90)  # how long the desired states of removed nodes are kept
+SHOWN = 50  # number of newest commands shown per node
 
 
 class NodeRegistered(Signal, frozen=True, kw_only=True):
-    """A session of a node began. `displaced`: it ended a session of another instance."""
+    """A session of a node began. `displaced`: this ended a session of a different instance."""
 
     node_id: str
     epoch: int
@@ -57,7 +58,7 @@ class NodeRegistered(Signal, frozen=True, kw_only=True):
 
 class HeartbeatReceived(Signal, frozen=True, kw_only=True):
     """A status message of a node arrived. Emitted by the server for each message, so listeners must be quick.
-    `repeated`: one that was not repeated arrived from the same node less than a minute ago."""
+    `repeated`: the last signal of this node without `repeated` is less than a minute old."""
 
     node_id: str
     score: float
@@ -65,21 +66,22 @@ class HeartbeatReceived(Signal, frozen=True, kw_only=True):
 
 
 class NodeDisconnected(Signal, frozen=True, kw_only=True):
-    """The session of a node broke off; it is lost unless it comes back in time."""
+    """The session of a node broke off. Unless the node comes back in time, it will be declared lost."""
 
     node_id: str
     epoch: int
 
 
 class NodeLeft(Signal, frozen=True, kw_only=True):
-    """A node said goodbye. `returned`: jobs of its lane that went to the shared one."""
+    """A node ended its session regularly. `returned`: the number of jobs moved from its lane to the shared lane."""
 
     node_id: str
     returned: int
 
 
 class NodeLost(Signal, frozen=True, kw_only=True):
-    """A node missed three heartbeats. `returned`: jobs of its lane that went to the shared one."""
+    """A node missed three heartbeats and was declared lost. `returned`: the number of jobs moved from its lane to the
+    shared lane."""
 
     node_id: str
     silent_seconds: float
@@ -87,14 +89,14 @@ class NodeLost(Signal, frozen=True, kw_only=True):
 
 
 class LaneReturned(Signal, frozen=True, kw_only=True):
-    """Jobs that were offered to a node which leases nothing went to the shared lane."""
+    """Jobs were moved to the shared lane because they were offered to a node that leases no jobs."""
 
     node_id: str
     returned: int
 
 
 class CommandMade(Signal, frozen=True, kw_only=True):
-    """Somebody gave a node a command; it is stored and waits to be sent."""
+    """Somebody gave a node a command. The command is stored and waits to be sent."""
 
     node_id: str
     command_id: str
@@ -104,7 +106,7 @@ class CommandMade(Signal, frozen=True, kw_only=True):
 
 
 class CommandSent(Signal, frozen=True, kw_only=True):
-    """A command was put on the stream of its node; it may be sent again if that stream breaks off."""
+    """A command was written to the stream of its node. It may be sent again if the stream breaks off."""
 
     node_id: str
     command_id: str
@@ -112,8 +114,8 @@ class CommandSent(Signal, frozen=True, kw_only=True):
 
 
 class CommandEnded(Signal, frozen=True, kw_only=True):
-    """A node answered a command (`applied`, `unsupported`, `failed`), cannot (`unconfirmed`), or did not in time
-    (`expired`)."""
+    """A command ended. The node responded (`applied`, `unsupported`, `failed`), cannot respond (`unconfirmed`), or did
+    not respond in time (`expired`)."""
 
     node_id: str
     command_id: str
@@ -122,7 +124,7 @@ class CommandEnded(Signal, frozen=True, kw_only=True):
 
 
 def check_node_id(node_id: str) -> NodeId:
-    """Return the node id if it is valid: it becomes part of a lane's name, of keys and of metrics."""
+    """Return the node id if it is valid. Node ids become part of lane names, keys and metrics."""
     try:
         return NodeId(read_node_id(node_id))
     except ValueError:
@@ -131,8 +133,8 @@ def check_node_id(node_id: str) -> NodeId:
 
 
 class Nodes:
-    """The nodes of the fleet. `sessions` are those of this process; `controller` is its name, unique among all
-    controllers."""
+    """The nodes of the fleet. `sessions`: the sessions of this process; `controller`: the name of this process, unique
+    among all controllers."""
 
     def __init__(
         self,
@@ -151,8 +153,9 @@ class Nodes:
         self.controller = controller
 
     async def register(self, session: NewSession) -> SessionBegun:
-        """Begin a session: the newest one of a node id wins, on whichever controller the other is. Send the node
-        `commands_to_reach(...)` of the result. Raises `InvalidInput` for a bad node id."""
+        """Begin a session. The newest session of a node id wins, even if the earlier session is on a different
+        controller. After this call, send the node the commands that `commands_to_reach(...)` returns for the result.
+        Raises `InvalidInput` for a bad node id."""
         check_node_id(session.node_id)
 
         async def commit(tx: Tx) -> SessionBegun:
@@ -170,16 +173,17 @@ class Nodes:
         return await self._database.run(commit)
 
     async def heartbeat(self, heartbeats: Sequence[Heartbeat]) -> set[NodeId]:
-        """Store the newest status of many sessions in one commit; returns the nodes whose session is still that one.
-        A node that is missing was registered again, here or on another controller, or was removed: Look it up with
-        `find`: if its instance is another one, the session was displaced; otherwise the node must register again."""
+        """Store the newest status of many sessions in one commit; return the nodes whose sessions are still current. If
+        a node is missing in the result, it was registered again, here or on a different controller, or it was removed.
+        Look up such a node with `find`: if its instance is different, the session was displaced; otherwise the node
+        must register again."""
         if not heartbeats:
             return set()
         return await self._database.run(lambda tx: self._store.heartbeat(tx, self.controller, heartbeats))
 
     async def disconnect(self, node_id: NodeId, epoch: int) -> bool:
-        """Record that a session broke off: nothing is dispatched to the node until it is back, and it is lost after
-        three missed heartbeats. False if a newer session exists."""
+        """Record that a session broke off. No jobs are dispatched to the node until it is back, and it is declared lost
+        after three missed heartbeats. Return False if a newer session exists."""
 
         async def commit(tx: Tx) -> bool:
             done = await self._store.disconnect(tx, node_id, epoch)
@@ -190,8 +194,8 @@ class Nodes:
         return await self._database.run(commit)
 
     async def deregister(self, node_id: NodeId, epoch: int) -> bool:
-        """Remove a node that ended its session, and return its lane, in one commit. What operators want of it is kept
-        for its return. False if a newer session exists."""
+        """Remove a node that ended its session, and return the jobs of its lane, in one commit. The desired state is
+        kept in case the node comes back. Return False if a newer session exists."""
 
         async def commit(tx: Tx) -> bool:
             if not await self._store.deregister(tx, node_id, epoch):
@@ -203,16 +207,17 @@ class Nodes:
         return await self._database.run(commit)
 
     async def overdue(self, limit: int) -> list[Node]:
-        """Return nodes that missed three heartbeats, the longest silent first: candidates for `lose`."""
+        """Return nodes that missed three heartbeats, the longest silent node first. They are candidates for `lose`."""
         return await self._database.read(lambda tx: self._store.overdue(tx, limit))
 
     async def lose(self, node: Node) -> bool:
-        """Declare a node lost, return its lane and store the event `node.lost`, in one commit. False if it came back,
-        or another controller was first."""
+        """Declare a node lost, return the jobs of its lane and store the event `node.lost`, in one commit. Return False
+        if the node came back or a different controller was first."""
         silent = (node.seen_at - node.heartbeat_at) / 1e6
 
         async def commit(tx: Tx) -> bool:
-            # Compare-and-set: of several controllers, only one returns the lane and writes the event (0043).
+            # Compare-and-set: if several controllers try, only one of them returns the jobs and writes the event
+            # (0043).
             if not await self._store.lose(tx, node.id, node.session_epoch):
                 return False
             returned = await self._queue.recovery.hand_back_in(tx, node_lane(node.id))
@@ -231,7 +236,7 @@ class Nodes:
         return await self._database.run(commit)
 
     async def list_all(self) -> list[Node]:
-        """Return every node, also lost ones, ordered by id."""
+        """Return every node, including lost nodes, ordered by id."""
         return await self._database.read(self._store.all)
 
     async def count(self) -> int:
@@ -242,13 +247,13 @@ class Nodes:
         return await self._database.read(lambda tx: self._store.get(tx, NodeId(node_id)))
 
     async def get(self, node_id: str) -> Node:
-        """Return a node; raises `NotFound` if there is none with that id."""
+        """Return a node; raise `NotFound` if there is no node with this id."""
         return _found(await self.find(node_id), node_id)
 
     async def send(self, node_id: str, request: CommandRequest, by: str, *, audit: AuditHook = no_audit) -> NodeCommand:
-        """Give a node a command: store it, with what operators now want of the node, in one commit, then send it if
-        the session is here. A node without a session gets it when it comes back, until it expires. `by`: the token or
-        user that gave it."""
+        """Give a node a command. Store the command and the node's new desired state in one commit, then send the
+        command if the session is here. A node without a session gets the command when it comes back, unless the command
+        has expired. `by`: the token or user that gave the command."""
         request.check()
 
         async def commit(tx: Tx) -> NodeCommand:
@@ -256,13 +261,13 @@ class Nodes:
             await audit(tx, "node.command", node_id)
             return (await self._make_in(tx, [NodeId(node_id)], request, by))[0]
 
-        # Stored before it is sent: if we die in between, the controller with the session sends it (0043).
+        # Store the command before sending it: if we die in between, the controller with the session sends it (0043).
         command = await self._database.run(commit)
         await self._send([command])
         return command
 
     async def broadcast(self, request: CommandRequest, by: str, *, audit: AuditHook = no_audit) -> list[NodeCommand]:
-        """Give every node that is not lost the same command; returns one command for each."""
+        """Give the same command to every node that is not lost; return the command of each node."""
         request.check()
 
         async def commit(tx: Tx) -> list[NodeCommand]:
@@ -275,19 +280,20 @@ class Nodes:
         return commands
 
     async def forget_lapses(self) -> None:
-        """Dispatch as before to nodes that take jobs again."""
+        """Forget the lapsed offers of nodes that lease jobs again, so that these nodes get their full share of jobs."""
         await self._database.run(self._store.forget_lapses)
 
     async def waiting_commands(self) -> list[NodeCommand]:
-        """Return the commands that wait for nodes whose session is on this controller, in the order they were made."""
+        """Return the commands that wait for nodes whose session is on this controller, in the order in which they were
+        given."""
         return await self._database.read(lambda tx: self._store.waiting_commands(tx, self.controller, AT_ONCE))
 
     async def send_waiting(self) -> int:
-        """Send the commands that other controllers stored for the sessions of this one; returns how many."""
+        """Send the commands that other controllers stored for this controller's sessions; return their number."""
         return await self._send(await self.waiting_commands())
 
     async def acknowledge(self, node_id: NodeId, acks: Sequence[CommandAck]) -> None:
-        """Record what a node said about commands. It may be repeated: the first response counts."""
+        """Record a node's responses to commands. A response may be repeated: only the first response counts."""
         if not acks:
             return
 
@@ -306,18 +312,18 @@ class Nodes:
         return await self._database.read(lambda tx: self._store.commands_of(tx, NodeId(node_id), limit))
 
     async def command(self, command_id: str) -> NodeCommand:
-        """Return a command with its state; raises `NotFound` if there is none with that id."""
+        """Return a command with its state; raise `NotFound` if there is no command with this id."""
         command = await self._database.read(lambda tx: self._store.command(tx, command_id))
         if command is None:
             raise NotFound("command", command_id, "it may have been removed a week after it ended")
         return command
 
     async def return_lanes(self) -> int:
-        """Move jobs that were offered to nodes which lease nothing to the shared lane: those that were paused or
-        drained since, and those that are gone, which some controller did not know yet. Returns how many."""
+        """Move jobs that were offered to nodes that lease no jobs to the shared lane; return the number of jobs. Such
+        nodes were paused or drained after the offer, or they are gone and some controller did not know that yet."""
         returned = 0
         for lane in await self._database.read(lambda tx: self._store.abandoned_lanes(tx, BATCH)):
-            # If the node has resumed since the lanes were read, it loses offers, and nobody a job (0043).
+            # If the node has resumed since the lanes were read, it loses offers, but no job is lost (0043).
             count = await self._queue.recovery.hand_back(lane)
             if count:
                 self._signals.emit(LaneReturned(node_id=lane.removeprefix(NODE), returned=count))
@@ -325,7 +331,7 @@ class Nodes:
         return returned
 
     async def forget(self, keep_lost: timedelta) -> None:
-        """Remove nodes that were lost long ago, and end and remove old commands."""
+        """Remove nodes that were lost long ago, end commands that waited too long, and remove old commands."""
         keep_desired_states = max(KEEP_DESIRED_STATES, keep_lost)
         await self._database.run(lambda tx: self._store.forget_lost(tx, keep_lost, keep_desired_states, BATCH))
 
@@ -338,9 +344,10 @@ class Nodes:
         await self._database.run(expire)
 
     async def _make_in(self, tx: Tx, node_ids: Sequence[NodeId], request: CommandRequest, by: str) -> list[NodeCommand]:
-        """Store a command for each node, and what operators now want of it."""
+        """Store a command for each node, and the node's new desired state."""
         commands = [request.for_node(node_id, by) for node_id in sorted(node_ids)]
-        # Read under the lock: of two commands at the same time, the second must build on the first (0043).
+        # Read the states under the lock: if two commands are given at the same time, the second must build on the first
+        # (0043).
         desired_states = await self._store.lock_desired_states(tx, [command.node_id for command in commands])
         changed: dict[NodeId, DesiredState] = {}
         for command in commands:
@@ -358,8 +365,8 @@ class Nodes:
         return commands
 
     async def _send(self, commands: Sequence[NodeCommand]) -> int:
-        """Send commands whose sessions are here, and record it afterwards: one that is recorded but was never sent
-        would be lost, while one that is sent twice is applied once."""
+        """Send the commands whose sessions are here, and afterwards record them as sent. A command that was recorded
+        but never sent would be lost, while a command that is sent twice is applied only once."""
         sent = [command for command in commands if self._sessions.send(command.node_id, command)]
         if not sent:
             return 0
@@ -382,7 +389,8 @@ class Nodes:
         self._emit([*sent, *ended])
 
     def _emit(self, signals: Sequence[Signal]) -> None:
-        """Emit signals, some of them in later callbacks of the event loop if there are many: each is logged."""
+        """Emit signals. If there are many, emit some of them in later callbacks of the event loop, because each signal
+        is logged."""
         for signal in signals[:EMITTED_AT_ONCE]:
             self._signals.emit(signal)
         if len(signals) > EMITTED_AT_ONCE:

@@ -1,6 +1,6 @@
-"""The sessions of this controller: which node is connected here, what it reported last, and the way to send to it.
+"""The sessions of this controller: the connected nodes, their last reports, and their streams for sending.
 
-They are kept in memory; a chore mirrors them to the store in one batch per second, however often nodes report.
+Sessions are kept in memory. A chore copies them to the store in one batch per second, no matter how often nodes report.
 """
 
 from collections.abc import Sequence
@@ -23,22 +23,23 @@ from shoal.fleet.states import NodeState
 if TYPE_CHECKING:
     from shoal.fleet.control_server import SessionStream
 
-HEARTBEATS_PER_SECOND = 200  # from all nodes together; if there are more nodes, each reports less often
-RENAME_FROM = 1.25  # nodes are asked for another interval when it has changed by this factor
+HEARTBEATS_PER_SECOND = 200  # total for all nodes; if there are more nodes, each node reports less often
+RENAME_FROM = 1.25  # nodes are asked to use a new interval when it has changed by this factor
 LOG_EVERY_SECONDS = 60.0  # seconds between two logged heartbeats of a node
 CLOCK_TOLERANCE = 60  # seconds by which a node's clock may be ahead before it is reported
 SAVE_EVERY = timedelta(seconds=1)
 
 
 class NodeClockOff(Signal, frozen=True, kw_only=True):
-    """The clock of a node is ahead of ours. Nothing depends on it, but its logs will be misleading."""
+    """The clock of a node is ahead of ours. Shoal does not depend on a node's clock, but the node's logs will be
+    misleading."""
 
     node_id: str
     ahead_seconds: int
 
 
 class SessionRefused(Signal, frozen=True, kw_only=True):
-    """The report of a node cannot be stored, so its session is ended; the sessions of other nodes continue."""
+    """The report of a node cannot be stored, so the node's session is ended. The sessions of other nodes continue."""
 
     node_id: str
     error: str
@@ -46,7 +47,8 @@ class SessionRefused(Signal, frozen=True, kw_only=True):
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One session of a node. `own_interval`: at which the node reports unless it was asked to report less often."""
+    """One session of a node. `own_interval`: the interval at which the node reports unless it was asked to report less
+    often."""
 
     node_id: NodeId
     epoch: int
@@ -54,11 +56,11 @@ class Session:
     own_interval: timedelta
     stream: "SessionStream"
     heartbeat_every: timedelta
-    token_id: TokenId | None = None  # with which it registered
+    token_id: TokenId | None = None  # the token with which the node registered
     logged_at: float = -LOG_EVERY_SECONDS
     clock_checked: bool = False
-    desired: NodeState = NodeState.CONNECTED  # for clients that do not report their state
-    acks: list[CommandAck] = field(default_factory=list)  # not stored yet
+    desired: NodeState = NodeState.CONNECTED  # last commanded state, for clients that do not report their state
+    acks: list[CommandAck] = field(default_factory=list)  # acknowledgements that are not stored yet
 
     @property
     def heartbeat(self) -> Heartbeat:
@@ -66,8 +68,8 @@ class Session:
 
 
 def stored_interval(every: timedelta) -> timedelta:
-    """Return the heartbeat interval to store for a node: at least the interval at which heartbeats are written, because
-    live nodes would otherwise be declared lost between two writes."""
+    """Return the heartbeat interval to store for a node. It is at least the interval at which heartbeats are written to
+    the store, because otherwise live nodes would be declared lost between two writes."""
     return max(every, SAVE_EVERY)
 
 
@@ -75,14 +77,14 @@ _STATE_AFTER = {"pause": NodeState.PAUSED, "resume": NodeState.CONNECTED, "drain
 
 
 class Sessions:
-    """The sessions of this process by node id; the newest of a node wins."""
+    """The sessions of this process by node id. The newest session of a node wins."""
 
     def __init__(self, clock: Clock, signals: Signals) -> None:
         self.clock = clock
         self.signals = signals
         self._sessions: dict[NodeId, Session] = {}
         self._unsaved: dict[NodeId, Session] = {}
-        self._spread = timedelta(0)  # when nodes were last asked to report at another interval
+        self._spread = timedelta(0)  # the interval at which nodes were last asked to report
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -91,8 +93,9 @@ class Sessions:
         return list(self._sessions.values())
 
     def send(self, node_id: NodeId, command: NodeCommand) -> bool:
-        """Put a command on the stream of a node's current session; False if this process does not have it. Never waits.
-        It may be lost with the stream, so a command counts as received only once it is acknowledged."""
+        """Write a command to the stream of a node's current session; return False if this process does not have the
+        session. This method never waits. The command may be lost with the stream, so it counts as received only once it
+        is acknowledged."""
         session = self._sessions.get(node_id)
         if session is None:
             return False
@@ -105,9 +108,9 @@ class Sessions:
         return session is not None and session.status.acknowledges
 
     def begin(self, session: Session) -> bool:
-        """Add a session and end the one that it replaces; False if a newer one is here already."""
+        """Add a session and end the session that it replaces. Return False if a newer session is already here."""
         previous = self._sessions.get(session.node_id)
-        # The store orders sessions; their registrations may return to us in another order (0043).
+        # The store orders sessions, but their registrations may return to us in a different order (0043).
         if previous is not None and previous.epoch > session.epoch:
             return False
         self._sessions[session.node_id] = session
@@ -134,7 +137,7 @@ class Sessions:
         session.acks += acks
 
     def end(self, session: Session) -> bool:
-        """Remove a session whose stream has ended; False if another one has taken its place."""
+        """Remove a session whose stream has ended. Return False if a newer session has taken its place."""
         if self._unsaved.get(session.node_id) is session:
             del self._unsaved[session.node_id]
         if self._sessions.get(session.node_id) is not session:
@@ -144,11 +147,11 @@ class Sessions:
 
     @property
     def spread(self) -> timedelta:
-        """The shortest interval at which this many nodes may report."""
+        """The shortest interval at which the current number of nodes may report."""
         return timedelta(seconds=len(self._sessions) / HEARTBEATS_PER_SECOND)
 
     def name_heartbeats(self) -> None:
-        """Tell all nodes the interval that their number requires, if it has changed much."""
+        """If the interval that the number of nodes requires has changed much, tell all nodes the new interval."""
         spread = self.spread
         if self._spread / RENAME_FROM <= spread <= self._spread * RENAME_FROM:
             return
@@ -164,13 +167,14 @@ class Sessions:
         return unsaved
 
     def put_unsaved(self, sessions: Sequence[Session]) -> None:
-        """Save these again: the store did not take them. A newer status of the same session is kept."""
+        """Mark these sessions as unsaved again, because the store did not accept them. If a session has a newer status,
+        keep the newer status."""
         for session in sessions:
             if self._sessions.get(session.node_id) is session:
                 self._unsaved.setdefault(session.node_id, session)
 
     def refuse(self, session: Session, error: Exception) -> None:
-        """End a session whose data the store refuses."""
+        """End a session because the store refuses its data."""
         session.acks.clear()
         self.signals.emit(SessionRefused(node_id=session.node_id, error=repr(error)))
         session.stream.end(InvalidInput("the status", "cannot be stored", "register again with valid values"))
@@ -187,20 +191,21 @@ class Sessions:
 
 
 def displacement(session: Session, instance: str) -> ShoalError | None:
-    """Return the error with which a session ends because its node has a newer one; None if the same process opened the
-    newer one, and therefore knows."""
+    """Return the error with which a session ends because its node has a newer session. Return None if the same process
+    opened the newer session and therefore knows about it."""
     return None if is_same_process(instance, session.status.instance) else NodeDisplaced(session.node_id)
 
 
 def _state_of(session: Session, status: NodeStatus) -> NodeState:
-    """Return the state of a client that reports only whether it drains: that of the last command it was sent."""
+    """Return the state of a client that reports only whether it is draining. Otherwise, its state follows from the last
+    command that was sent to it."""
     if status.is_draining or session.desired is NodeState.DRAINING:
         return NodeState.DRAINING if status.active_tasks else NodeState.DRAINED
     return session.desired
 
 
 class SessionSaver:
-    """A chore that stores what the nodes of this controller reported, and ends sessions that are no longer current."""
+    """A chore that stores the reports of this controller's nodes, and ends sessions that are no longer current."""
 
     name = "node_sessions"
 
@@ -226,7 +231,7 @@ class SessionSaver:
         return PassResult()
 
     async def _end_without_token(self) -> None:
-        """End the sessions whose tokens were revoked, by whichever process, or have expired."""
+        """End the sessions whose tokens have expired or were revoked, by this or any other process."""
         sessions = self._sessions.all()
         ended = await self._tokens.ended({one.token_id for one in sessions if one.token_id is not None})
         for session in sessions:
@@ -234,8 +239,8 @@ class SessionSaver:
                 session.stream.end(Unauthenticated("the token was revoked or has expired; create another one"))
 
     async def _heartbeat(self, sessions: Sequence[Session]) -> set[NodeId]:
-        """Store statuses, but for those of sessions whose data the store refuses. If it refuses all, the fault is not
-        in their data, and the sessions continue."""
+        """Save the status of each session, except those whose data the store rejects. If the store rejects all of them,
+        the data is not the cause, and the sessions continue."""
         refused: list[tuple[Session, Exception]] = []
         current = await self._store(sessions, refused)
         if len(refused) == len(sessions) > 1:
@@ -245,7 +250,8 @@ class SessionSaver:
         return current | {session.node_id for session, _ in refused}
 
     async def _store(self, sessions: Sequence[Session], refused: list[tuple[Session, Exception]]) -> set[NodeId]:
-        """Store statuses in one batch; halve a batch that the store refuses, until only refused sessions are left."""
+        """Save statuses in one batch. If the store rejects a batch, split it in half and try again, until only rejected
+        sessions are left."""
         try:
             return await self._nodes.heartbeat([session.heartbeat for session in sessions])
         except ShoalError:
@@ -261,14 +267,15 @@ class SessionSaver:
         acks = list(session.acks)
         try:
             await self._nodes.acknowledge(session.node_id, acks)
-            del session.acks[: len(acks)]  # others may have arrived during the commit (0043)
+            del session.acks[: len(acks)]  # more acknowledgements may have arrived during the commit (0043)
         except ShoalError:
             raise
         except Exception as error:
             self._sessions.refuse(session, error)
 
     async def _end(self, session: Session) -> None:
-        """End a session that the store does not know any more: another controller has the node, or it was lost."""
+        """End a session that is no longer in the store, because a different controller has the node or the node was
+        declared lost."""
         node = await self._nodes.find(session.node_id)
         if node is None or node.session_epoch == session.epoch:
             error: ShoalError | None = BackendUnavailable("the session", "it has ended", "register again")

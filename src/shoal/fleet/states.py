@@ -1,4 +1,4 @@
-"""The state machine of nodes. A node reports its own state; only the janitor declares one lost."""
+"""The state machine of nodes. A node reports its own state; only the janitor declares a node lost."""
 
 from enum import StrEnum
 
@@ -7,10 +7,10 @@ from shoal.base.text import message
 
 class NodeState(StrEnum):
     CONNECTED = "connected"  # leases jobs
-    PAUSED = "paused"  # leases nothing; the jobs it holds continue
-    DRAINING = "draining"  # leases nothing; runs return to the queue, page jobs finish
-    DRAINED = "drained"  # leases nothing and holds nothing
-    LOST = "lost"  # missed three heartbeats: its lane was returned
+    PAUSED = "paused"  # leases no new jobs; the jobs it holds continue
+    DRAINING = "draining"  # leases no new jobs; its runs return to the queue, and its page jobs finish
+    DRAINED = "drained"  # leases no jobs and holds no jobs
+    LOST = "lost"  # missed three heartbeats, so the jobs of its lane were returned
 
 
 REPORTED = frozenset({NodeState.CONNECTED, NodeState.PAUSED, NodeState.DRAINING, NodeState.DRAINED})
@@ -35,11 +35,11 @@ LABELS = {
 
 class CommandState(StrEnum):
     WAITING = "waiting"  # not sent yet, or sent to a session that ended before it was acknowledged
-    SENT = "sent"  # on its way to the node's session
+    SENT = "sent"  # written to the node's session, but not acknowledged yet
     APPLIED = "applied"
-    UNSUPPORTED = "unsupported"  # the node does not know the command, or lacks what it is about
+    UNSUPPORTED = "unsupported"  # the node does not know the command, or lacks the feature that the command needs
     FAILED = "failed"  # the node could not apply it
-    UNCONFIRMED = "unconfirmed"  # sent to a client that acknowledges nothing
+    UNCONFIRMED = "unconfirmed"  # sent to a client that acknowledges no commands
     EXPIRED = "expired"  # the node did not come back in time
 
 

@@ -1,9 +1,10 @@
 -- name: lock_node
--- Return a node's session, locked against others that begin one.
+-- Return a node's session, locked so that no other transaction can begin a session of this node.
 SELECT instance, controller FROM node WHERE id = :id FOR UPDATE;
 
 -- name: store_heartbeats
--- Store the newest status of sessions that are still current. One that was declared lost meanwhile is back.
+-- Store the newest status of sessions that are still current. A node that was declared lost meanwhile is no longer
+-- lost.
 -- rows: id epoch state status heartbeat_every controller
 UPDATE node
 SET state = g.state, status = g.status, heartbeat_every = g.heartbeat_every, heartbeat_at = t.now, lost_at = NULL,
@@ -15,11 +16,11 @@ WHERE node.id = ANY(ARRAY(SELECT n.id FROM node AS n WHERE n.id = ANY(:id::text[
 RETURNING node.id;
 
 -- name: lock_desired_states
--- Return what operators want of these nodes, locked in the order of their ids.
+-- Return the desired states of these nodes, locked in the order of the node ids.
 SELECT id, wish FROM node WHERE id = ANY(:ids::text[]) ORDER BY id FOR UPDATE;
 
 -- name: save_desired_states
--- Store what operators want of nodes.
+-- Store the desired states of nodes.
 -- rows: id wish
 UPDATE node SET wish = g.wish
 FROM unnest(:id::text[], :wish::text[]) AS g (id, wish) WHERE node.id = ANY(:id::text[]) AND node.id = g.id;
@@ -33,7 +34,7 @@ WHERE id = ANY(ARRAY(SELECT id FROM node WHERE lost_at < shoal_now() - :age ORDE
 RETURNING id, wish, session_epoch;
 
 -- name: insert_departed
--- Keep what operators want of nodes that are gone.
+-- Keep the desired states of removed nodes.
 -- rows: id wish epoch
 INSERT INTO departed_node (id, wish, session_epoch, left_at)
 SELECT g.id, g.wish, g.epoch, shoal_now() FROM unnest(:id::text[], :wish::text[], :epoch::bigint[]) AS g (id, wish, epoch)
@@ -42,7 +43,7 @@ ON CONFLICT (id) DO UPDATE
 SET wish = excluded.wish, session_epoch = excluded.session_epoch, left_at = excluded.left_at;
 
 -- name: forget_departed
--- Forget nodes that are gone: soon if nothing is wanted of them, else after a long time.
+-- Delete the data of removed nodes: soon if there is no desired state, otherwise after a long time.
 DELETE FROM departed_node
 WHERE id = ANY(ARRAY(SELECT id FROM departed_node
                      WHERE left_at < shoal_now() - :age AND (wish = '{}' OR left_at < shoal_now() - :longest)
@@ -57,7 +58,7 @@ FROM unnest(:id::text[], :node_id::text[], :command::text[], :form::text[], :cre
      AS g (id, node_id, command, form, created_by);
 
 -- name: mark_commands_sent
--- Record that waiting commands were sent, and that those with `ended` = 1 will not be answered.
+-- Record that waiting commands were sent. Commands with `ended` = 1 also end, because no response will come.
 UPDATE node_command
 SET state = CASE WHEN :ended = 1 THEN 'unconfirmed' ELSE 'sent' END, sent_at = shoal_now(),
     ended_at = CASE WHEN :ended = 1 THEN shoal_now() END
@@ -65,7 +66,7 @@ WHERE id = ANY(ARRAY(SELECT c.id FROM node_command AS c WHERE c.id = ANY(:ids::t
       AND state = 'waiting';
 
 -- name: end_commands
--- Record what a node said about its commands.
+-- Record a node's responses to its commands.
 -- rows: id node_id state detail
 UPDATE node_command SET state = g.state, detail = g.detail, ended_at = shoal_now()
 FROM unnest(:id::text[], :node_id::text[], :state::text[], :detail::text[]) AS g (id, node_id, state, detail)
@@ -75,7 +76,7 @@ WHERE node_command.id = ANY(ARRAY(SELECT c.id FROM node_command AS c WHERE c.id 
 RETURNING node_command.id;
 
 -- name: expire_commands
--- End commands that were not answered in time.
+-- End commands that got no response in time.
 UPDATE node_command SET state = 'expired', ended_at = shoal_now()
 WHERE id = ANY(ARRAY(SELECT id FROM node_command WHERE ended_at IS NULL AND created_at < shoal_now() - :age
                      ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED))
@@ -89,8 +90,8 @@ WHERE id = ANY(ARRAY(SELECT id FROM node_command WHERE ended_at < shoal_now() - 
                      FOR UPDATE SKIP LOCKED));
 
 -- name: forget_lapses
--- Forget the lapsed offers of nodes that have leased a job since: it is still locked, by a holder that is named after its
--- node.
+-- Forget the lapsed offers of nodes that have leased a job since then and still hold that job. The name of a lease
+-- holder begins with the node id.
 UPDATE node SET lapsed_offers = 0
 WHERE id = ANY(ARRAY(SELECT n.id FROM node AS n
                      WHERE n.lapsed_offers > 0
@@ -100,7 +101,7 @@ WHERE id = ANY(ARRAY(SELECT n.id FROM node AS n
                      ORDER BY n.id FOR NO KEY UPDATE OF n));
 
 -- name: wait_for_commands_again
--- Let the commands wait again that were sent to a session which is over.
+-- Mark commands that were sent to an earlier session of a node as waiting again.
 UPDATE node_command SET state = 'waiting', sent_at = NULL
 WHERE id = ANY(ARRAY(SELECT c.id FROM node_command AS c WHERE c.node_id = :node_id AND c.state = 'sent'
                      ORDER BY c.id FOR UPDATE));

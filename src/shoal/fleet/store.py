@@ -1,5 +1,5 @@
-"""The store of nodes, their sessions and commands. Each change of a session is a compare-and-set on
-`(node_id, session_epoch)`; an absent result means that a newer session exists."""
+"""The store of nodes, their sessions and commands. Each change of a session is a compare-and-set on `(node_id,
+session_epoch)`. If a change has no result, a newer session exists."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
@@ -45,11 +45,12 @@ class NodeStore:
     """Nodes, their sessions and commands."""
 
     async def register(self, tx: Tx, session: NewSession) -> SessionBegun:
-        """Begin a session: create or update the node, raise its epoch, and make this controller its own. Any earlier
-        session of the node is over. The commands that it did not acknowledge wait again."""
+        """Begin a session: create or update the node, raise its epoch, and record this controller as the owner of the
+        session. This ends any earlier session of the node, and commands that it did not acknowledge wait again."""
         earlier = await tx.one("lock_node", id=session.node_id)
         kept = None if earlier is not None else await tx.one("return_departed", id=session.node_id)
-        # If two controllers find no row to lock, the second insert waits for the first and raises its epoch (0043).
+        # If two controllers find no row to lock, the second insert waits for the first insert and then raises the epoch
+        # (0043).
         begun = await tx.one(
             "begin_session",
             id=session.node_id,
@@ -70,8 +71,8 @@ class NodeStore:
         return SessionBegun(begun["session_epoch"], _desired(begun["wish"]), displaced)
 
     async def heartbeat(self, tx: Tx, controller: str, heartbeats: Sequence[Heartbeat]) -> set[NodeId]:
-        """Store the newest status of many sessions of one controller in one batch; returns the nodes whose session is
-        still that one. The state of a node becomes the one it reports, even if it was declared lost meanwhile."""
+        """Store the newest status of many sessions of one controller in one batch; return the nodes whose sessions are
+        still current. The node's state becomes the reported state, even if the node was declared lost meanwhile."""
         rows = sorted(
             (one.node_id, one.epoch, one.status.state.value, _text(one.status), span(one.heartbeat_every), controller)
             for one in heartbeats
@@ -79,20 +80,22 @@ class NodeStore:
         return {NodeId(row["id"]) for row in await tx.batch("store_heartbeats", rows)}
 
     async def disconnect(self, tx: Tx, node_id: NodeId, epoch: int) -> bool:
-        """Record that a session broke off: the node keeps its state, and is lost unless it comes back in time."""
+        """Record that a session broke off. The node keeps its state, and is declared lost unless it comes back in
+        time."""
         return await tx.execute("disconnect_node", id=node_id, epoch=epoch) == 1
 
     async def deregister(self, tx: Tx, node_id: NodeId, epoch: int) -> bool:
-        """Remove a node that said goodbye. What operators wanted of it is kept for its return."""
+        """Remove a node that ended its session regularly. Its desired state is kept in case the node comes back."""
         return await self._depart(tx, await tx.all("remove_node", id=node_id, epoch=epoch)) == 1
 
     async def overdue(self, tx: Tx, limit: int) -> list[Node]:
-        """Return nodes that missed three heartbeats and are not lost yet, the longest silent first. They are
-        candidates: `lose` checks each one again."""
+        """Return nodes that missed three heartbeats and are not lost yet, the longest silent node first. These nodes
+        are only candidates: `lose` checks each node again."""
         return [_node(row) for row in await tx.all("overdue_nodes", missed=MISSED, limit=limit)]
 
     async def lose(self, tx: Tx, node_id: NodeId, epoch: int) -> bool:
-        """Declare a node lost if that session is still its last one and is still overdue. May be repeated."""
+        """Declare a node lost if this session is still its newest session and is still overdue. The call may be
+        repeated."""
         return await tx.execute("lose_node", id=node_id, epoch=epoch, missed=MISSED) == 1
 
     async def all(self, tx: Tx) -> list[Node]:
@@ -117,32 +120,32 @@ class NodeStore:
         return int(await tx.value("count_nodes"))
 
     async def abandoned_lanes(self, tx: Tx, limit: int) -> list[str]:
-        """Return private lanes where jobs are offered although their node leases nothing, because it is gone, lost,
-        paused or drained; found among the `limit` oldest offers. An empty list does not mean that there are no
-        others."""
+        """Return private lanes in which jobs are offered although the lane's node leases no jobs, because it is gone,
+        lost, paused or drained. Only the `limit` oldest offers are examined, so more such lanes may exist, even if the
+        list is empty."""
         return [row["lane"] for row in await tx.all("abandoned_lanes", limit=limit)]
 
     async def forget_lapses(self, tx: Tx) -> None:
-        """Set `lapsed_offers` to 0 for nodes that have leased a job since their last offer lapsed and still hold it.
-        Reads every locked job, if there are such nodes."""
+        """Set `lapsed_offers` to 0 for nodes that have leased a job since their last offer lapsed and still hold that
+        job. If any node has lapsed offers, this reads every locked job."""
         await tx.execute("forget_lapses")
 
     async def lock_desired_states(self, tx: Tx, node_ids: Sequence[NodeId]) -> dict[NodeId, DesiredState]:
-        """Return what operators want of these nodes, locked against changes until this transaction ends. Nodes that do
-        not exist are absent."""
+        """Return the desired states of these nodes, locked against changes until this transaction ends. Nodes that do
+        not exist are missing in the result."""
         rows = await tx.all("lock_desired_states", ids=sorted(node_ids))
         return {NodeId(row["id"]): _desired(row["wish"]) for row in rows}
 
     async def save_desired_states(self, tx: Tx, desired_states: Mapping[NodeId, DesiredState]) -> None:
-        """Store what operators want of these nodes, which are locked."""
+        """Store the desired states of these nodes, which must be locked."""
         if desired_states:
             await tx.many(
                 "save_desired_states", [(node_id, _text(desired)) for node_id, desired in desired_states.items()]
             )
 
     async def forget_lost(self, tx: Tx, older_than: timedelta, keep_desired_states: timedelta, limit: int) -> int:
-        """Remove nodes that were lost longer ago than `older_than`; returns how many. What operators want of nodes that
-        are gone is kept for `keep_desired_states`."""
+        """Remove nodes that were lost longer ago than `older_than`; return the number of removed nodes. The desired
+        states of removed nodes are kept for `keep_desired_states`."""
         gone = await self._depart(tx, await tx.all("forget_lost_nodes", age=span(older_than), limit=limit))
         await tx.execute("forget_departed", age=span(older_than), longest=span(keep_desired_states), limit=limit)
         return gone
@@ -152,18 +155,19 @@ class NodeStore:
             await tx.many("insert_commands", [_command_row(one) for one in commands])
 
     async def waiting_commands(self, tx: Tx, controller: str, limit: int) -> list[NodeCommand]:
-        """Return the commands that wait for nodes whose session is on this controller, in the order they were made."""
+        """Return the commands that wait for nodes whose session is on this controller, in the order in which they were
+        given."""
         return [_command(row) for row in await tx.all("waiting_commands", controller=controller, limit=limit)]
 
     async def mark_sent(self, tx: Tx, command_ids: Collection[str], *, unconfirmed: bool = False) -> None:
-        """Record that commands were sent; with `unconfirmed` they end with that, because their node acknowledges
-        nothing."""
+        """Record that commands were sent. With `unconfirmed`, the commands also end, because their node acknowledges no
+        commands."""
         if command_ids:
             await tx.execute("mark_commands_sent", ids=sorted(command_ids), ended=int(unconfirmed))
 
     async def acknowledge(self, tx: Tx, node_id: NodeId, acks: Sequence[CommandAck]) -> set[str]:
-        """Record what a node said about its commands, one answer for each; returns the ids of those that ended with it.
-        A response about a command that has ended, or that is another node's, changes nothing."""
+        """Record a node's responses to its commands; return the ids of the commands that ended with these responses. A
+        response to a command that has already ended, or that belongs to a different node, changes nothing."""
         rows = sorted((ack.command_id, node_id, ack.state.value, ack.detail) for ack in acks)
         return {row["id"] for row in await tx.batch("end_commands", rows)}
 
@@ -178,14 +182,14 @@ class NodeStore:
     async def expire_commands(
         self, tx: Tx, older_than: timedelta, keep: timedelta, limit: int
     ) -> list[tuple[str, NodeId]]:
-        """End commands that waited longer than `older_than`, and remove those that ended longer ago than `keep`;
-        returns which ended, and their nodes."""
+        """End commands that waited longer than `older_than`, and remove commands that ended longer ago than `keep`.
+        Return the commands that ended now, and their nodes."""
         await tx.execute("forget_commands", keep=span(keep), limit=limit)
         rows = await tx.all("expire_commands", age=span(older_than), limit=limit)
         return [(row["id"], NodeId(row["node_id"])) for row in rows]
 
     async def _depart(self, tx: Tx, rows: Sequence[Any]) -> int:
-        """Keep what is known about nodes that were removed; returns how many."""
+        """Keep the desired states and epochs of removed nodes; return the number of nodes."""
         if rows:
             await tx.many("insert_departed", [(row["id"], row["wish"], row["session_epoch"]) for row in rows])
         return len(rows)
@@ -196,7 +200,7 @@ def _text(value: msgspec.Struct) -> str:
 
 
 def _count(depths: list[int], row: Any) -> None:
-    """Add jobs of a lane to its runs, page jobs, and page jobs that need a browser."""
+    """Add the job count of a row to a lane's counts of runs, page jobs, and page jobs that need a browser."""
     is_page = row["kind"] not in RUN_KINDS
     depths[is_page] += row["jobs"]
     depths[2] += row["jobs"] * (is_page and row["capability"] == JS)

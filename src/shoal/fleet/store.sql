@@ -11,7 +11,7 @@ SELECT id, state, session_epoch, controller, address, status, wish, heartbeat_ev
 FROM node ORDER BY id;
 
 -- name: overdue_nodes
--- Nodes that missed their heartbeats and are not lost yet, the longest silent first.
+-- Return nodes that missed their heartbeats and are not lost yet, the longest silent node first.
 SELECT id, state, session_epoch, controller, address, status, wish, heartbeat_every, connected_at, heartbeat_at, lost_at,
        lapsed_offers, shoal_now() AS seen_at
 FROM node WHERE lost_at IS NULL AND heartbeat_at < shoal_now() - :missed * heartbeat_every
@@ -22,8 +22,8 @@ ORDER BY heartbeat_at LIMIT :limit;
 SELECT count(*) FROM node WHERE lost_at IS NULL;
 
 -- name: private_lane_depths
--- Return how many due jobs wait in each private lane, by kind and capability. Only jobs in such a lane are offered, so that
--- index has them all.
+-- Return how many due jobs wait in each private lane, by kind and capability. Only jobs in private lanes are offered,
+-- so the index of offers contains all these jobs.
 SELECT lane, kind, capability, count(*) AS jobs FROM job
 WHERE offered_until > 0 AND CASE WHEN state = 'pending' THEN due = 1 ELSE FALSE END
 GROUP BY lane, kind, capability;
@@ -39,17 +39,18 @@ SELECT count(*) FROM node
 WHERE state = 'connected' AND controller IS NOT NULL AND status LIKE '%"capabilities":[%"js"%';
 
 -- name: abandoned_lanes
--- Return the private lanes among the oldest offers whose node is gone or leases nothing. A lane is named after its node.
+-- Among the oldest offers, return the private lanes whose node is gone or leases no jobs. A lane is named after its
+-- node.
 SELECT DISTINCT o.lane
 FROM (SELECT lane FROM job WHERE offered_until > 0 ORDER BY offered_until LIMIT :limit) AS o
 WHERE coalesce((SELECT n.state FROM node AS n WHERE n.id = substr(o.lane, 6)), 'lost') <> 'connected';
 
 -- name: count_lapse
--- Record that a node did not take what was offered to it.
+-- Record that a node did not take the jobs that were offered to it.
 UPDATE node SET lapsed_offers = lapsed_offers + 1, lapsed_at = shoal_now() WHERE id = :id;
 
 -- name: begin_session
--- Store a node with a new session, which ends any earlier one. What operators want of a known node stays.
+-- Store a node with a new session, which ends any earlier session. The desired state of a known node stays.
 INSERT INTO node (id, state, session_epoch, instance, controller, address, status, wish, heartbeat_every, connected_at,
                   heartbeat_at, lost_at)
 VALUES (:id, :state, :epoch, :instance, :controller, :address, :status, :wish, :heartbeat_every, shoal_now(), shoal_now(),
@@ -70,23 +71,23 @@ UPDATE node SET controller = NULL WHERE id = :id AND session_epoch = :epoch;
 DELETE FROM node WHERE id = :id AND session_epoch = :epoch RETURNING id, wish, session_epoch;
 
 -- name: lose_node
--- Declare a node lost, if that session is still overdue.
+-- Declare a node lost, if the given session is still overdue.
 UPDATE node SET state = 'lost', controller = NULL, lost_at = shoal_now()
 WHERE id = :id AND session_epoch = :epoch AND lost_at IS NULL AND heartbeat_at < shoal_now() - :missed * heartbeat_every;
 
 -- name: return_departed
--- Take what is kept about a node that was gone.
+-- Remove and return the data that was kept about a removed node.
 DELETE FROM departed_node WHERE id = :id RETURNING wish, session_epoch;
 
 -- name: waiting_commands
--- The commands that wait for nodes whose session is on a controller, oldest first.
+-- Return the commands for nodes whose session is on this controller that wait to be sent, oldest first.
 SELECT c.id, c.node_id, c.command, c.form, c.state, c.detail, c.created_at, c.created_by, c.sent_at, c.ended_at
 FROM node_command AS c
 WHERE c.ended_at IS NULL AND c.state = 'waiting' AND (SELECT n.controller FROM node AS n WHERE n.id = c.node_id) = :controller
 ORDER BY c.id LIMIT :limit;
 
 -- name: commands_of_node
--- The newest commands of a node, newest first.
+-- Return the latest commands of a node, newest first.
 SELECT id, node_id, command, form, state, detail, created_at, created_by, sent_at, ended_at
 FROM node_command WHERE node_id = :node_id ORDER BY id DESC LIMIT :limit;
 

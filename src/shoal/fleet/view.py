@@ -1,4 +1,5 @@
-"""The fleet as a controller sees it: nodes that take jobs, refreshed every second, and the back-pressure they exert."""
+"""The fleet as a controller sees it: the nodes that take jobs, refreshed every second, and the resulting
+back-pressure."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from shoal.queue.queue import Queue
 
 JobClass = Literal["runs", "pages"]
 CLASSES: tuple[JobClass, ...] = ("runs", "pages")
-MOST_RECONNECTS = 3  # reconnects of a node within `FLAP_PERIOD`
+MOST_RECONNECTS = 3  # maximum number of reconnects of a node within `FLAP_PERIOD`
 FLAP_PERIOD = timedelta(minutes=1)
 
 
@@ -27,7 +28,8 @@ def class_of(kind: str) -> JobClass:
 
 
 class NodeSlots:
-    """A node that jobs may be dispatched to: its score, and for each class the jobs in its lane and its slots."""
+    """A node to which jobs may be dispatched: its score, and for each job class, its slots and the number of jobs in
+    its lane."""
 
     __slots__ = (
         "active",
@@ -50,7 +52,7 @@ class NodeSlots:
         self.capabilities = frozenset(status.capabilities)
         self.score = node.health.value
         self.trust = node.trust
-        # A client that does not name its instance knows one kind of slots, for all jobs.
+        # A client that does not report its instance has only one kind of slots, which is used for all jobs.
         self.of_both = not status.page_slots and not status.acknowledges
         if self.of_both:
             self.most = dict.fromkeys(CLASSES, status.max_concurrency)
@@ -64,32 +66,33 @@ class NodeSlots:
         self.browser_depth = node.browser_depth
 
     def is_full(self, job_class: JobClass, capability: str = HTTP) -> bool:
-        """Return whether its lane holds twice as many jobs as it has slots for. A page that needs a browser takes two
-        slots: one of the page jobs, and one of the browsers."""
+        """Return whether the node's lane holds twice as many jobs as the node has slots for. A page that needs a
+        browser uses two slots: a page slot and a browser slot."""
         if capability == JS and job_class == "pages" and self.browser_depth >= 2 * self.browser_most:
             return True
         return self.depth[job_class] >= 2 * self.most[job_class]
 
     def add(self, job_class: JobClass, capability: str = HTTP) -> None:
-        """Count a job that was dispatched here since the lane was read."""
+        """Count a job that was dispatched to this node after the lane was read."""
         self.browser_depth += capability == JS
         for one in CLASSES if self.of_both else (job_class,):
             self.depth[one] += 1
 
 
 class FlapWatch:
-    """Notices nodes that connect again and again. Each session of a node has a higher epoch, so it is enough to look
-    at the epochs now and then, whichever controllers have the sessions."""
+    """Detects nodes that connect again and again. Each session of a node has a higher epoch, so it is enough to check
+    the epochs from time to time, no matter which controllers have the sessions."""
 
     def __init__(self) -> None:
-        self._seen: dict[NodeId, list[tuple[int, int]]] = {}  # when an epoch was first seen, and the epoch
+        # By node: the time when an epoch was first seen, and the epoch.
+        self._seen: dict[NodeId, list[tuple[int, int]]] = {}
 
     def find(self, nodes: Collection[Node]) -> frozenset[NodeId]:
         """Return the nodes that started more than three sessions within the last minute."""
         flapping = frozenset(node.id for node in nodes if self._reconnects(node) > MOST_RECONNECTS)
         since = max((node.seen_at for node in nodes), default=0) - span(FLAP_PERIOD)
         present = {node.id for node in nodes}
-        # A node that has just said goodbye may be back in a moment.
+        # A node that has just ended its session may be back in a moment.
         self._seen = {name: seen for name, seen in self._seen.items() if name in present or seen[-1][0] > since}
         return flapping
 
@@ -103,8 +106,8 @@ class FlapWatch:
 
 
 class FleetView:
-    """The nodes that take jobs, and the depth of the shared lane. `version` changes with each refresh. Nothing is
-    dispatched to a node that is flapping: its jobs would only wait for its return."""
+    """The nodes that take jobs, and the depth of the shared lane. `version` changes with each refresh. No jobs are
+    dispatched to a flapping node, because they would only wait for the node's return."""
 
     def __init__(self) -> None:
         self.nodes: list[NodeSlots] = []
@@ -114,7 +117,7 @@ class FleetView:
         self._flapping: frozenset[NodeId] = frozenset()
 
     def install(self, nodes: Collection[Node], shared_depth: int) -> None:
-        """Replace what is known by what was just read."""
+        """Replace the known nodes with the nodes that were just read."""
         self._flapping = self._flap_watch.find(nodes)
         self.nodes = [NodeSlots(node) for node in nodes if node.takes_jobs and node.id not in self._flapping]
         self.shared_depth = shared_depth
@@ -124,7 +127,7 @@ class FleetView:
         return node_id in self._flapping
 
     def remove(self, node_id: str) -> None:
-        """Dispatch nothing more to a node, without waiting for the next refresh."""
+        """Stop dispatching jobs to a node immediately, without waiting for the next refresh."""
         self.nodes = [node for node in self.nodes if node.node_id != NodeId(node_id)]
         self.version += 1
 
@@ -134,7 +137,8 @@ class FleetView:
             self.remove(signal.node_id)
 
     def load(self, job_class: JobClass) -> float | None:
-        """Return the share of the fleet's capacity for a class that is in use or waiting; None without capacity."""
+        """Return the load of the fleet for a job class: running and waiting jobs as a share of the capacity; None
+        without capacity."""
         capacity = sum(2 * node.most[job_class] for node in self.nodes)
         used = sum(node.depth[job_class] + node.active[job_class] for node in self.nodes)
         return used / capacity if capacity else None
@@ -144,7 +148,7 @@ HIGHEST_LOAD = 0.8
 
 
 class BackPressureChanged(Signal, frozen=True, kw_only=True):
-    """Jobs of a class are held back from now on, or are no longer."""
+    """From now on, jobs of a class are held back, or are no longer held back."""
 
     job_class: str
     held: bool
@@ -153,8 +157,9 @@ class BackPressureChanged(Signal, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class PressureStatus:
-    """The back-pressure on one class of jobs. `load`: running jobs plus jobs in private lanes, divided by twice the
-    slots; None without nodes. `why`: the reason why jobs are held back; None if they are not."""
+    """The back-pressure on one class of jobs. `load`: the number of running jobs and of jobs in private lanes, divided
+    by twice the number of slots; None without nodes. `why`: the reason why jobs are held back; None if they are not
+    held back."""
 
     job_class: JobClass
     load: float | None
@@ -162,8 +167,8 @@ class PressureStatus:
 
 
 class FleetPressure:
-    """Holds jobs back while the load of the nodes is above 80 %. Without nodes, or if nothing is dispatched to
-    them (`dispatches`), the depth of the shared lane decides."""
+    """Holds jobs back while the load of the nodes is above 80 %. Without nodes, or if no jobs are dispatched to nodes
+    (`dispatches` is false), the depth of the shared lane decides."""
 
     def __init__(self, view: FleetView, signals: Signals, shared_most: int, *, dispatches: bool = True) -> None:
         self._view = view
@@ -173,7 +178,8 @@ class FleetPressure:
         self._held: set[JobClass] = set()
 
     def check(self, kind: str) -> str | None:
-        """Return why no more jobs of this kind should be created now (`queue.back_pressure.BackPressure`)."""
+        """Return the reason why no more jobs of this kind should be created now; None if there is no reason
+        (`queue.back_pressure.BackPressure`)."""
         return self.status(class_of(kind)).why
 
     def status(self, job_class: JobClass) -> PressureStatus:
@@ -186,7 +192,7 @@ class FleetPressure:
         return PressureStatus(job_class, load, why)
 
     def report(self) -> list[PressureStatus]:
-        """Return the back-pressure on every class, and signal what changed since the last call."""
+        """Return the back-pressure on every job class, and emit signals for changes since the last call."""
         found = [self.status(job_class) for job_class in CLASSES]
         for one in found:
             if (one.why is not None) != (one.job_class in self._held):
@@ -200,8 +206,8 @@ READ_PER_SECOND = 2_000  # nodes
 
 
 class FleetSeen(Signal, frozen=True, kw_only=True):
-    """A snapshot of the fleet: the nodes that are not lost, how many of them have a session, and for each class of
-    jobs the load and whether new jobs are held back."""
+    """A snapshot of the fleet: the nodes that are not lost, the number of nodes with a session, and for each job class,
+    the load and whether new jobs are held back."""
 
     connected: int
     nodes: list[Node]
@@ -209,9 +215,9 @@ class FleetSeen(Signal, frozen=True, kw_only=True):
 
 
 class FleetRefresh:
-    """Reads the nodes, the depths of their lanes and of the shared one, and lets back-pressure follow. `shared_most`:
-    how far the shared lane is counted. With thousands of nodes it reads less often, so that it takes no more than a
-    few percent of a core."""
+    """The chore that reads the nodes, the depths of their lanes and the depth of the shared lane, and updates the
+    back-pressure. `shared_most`: the number up to which jobs in the shared lane are counted. With thousands of nodes,
+    this chore reads less often, so that it uses only a few percent of a core."""
 
     name = "fleet view"
 

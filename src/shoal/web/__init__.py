@@ -1,1 +1,1 @@
-"""From a URL to a page: one fetch, with its redirects, headers and cookies, or a rendering in a browser."""
+"""Turns a URL into a page: by a single fetch, with redirects, headers and cookies, or by rendering in a browser."""

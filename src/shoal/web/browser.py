@@ -1,4 +1,4 @@
-"""A browser process: how it is found, started, watched and ended."""
+"""A browser process: code to find, start, watch and end it."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from shoal.base.machine import started
 from shoal.base.settings import RenderSettings
 from shoal.web.cdp import BrowserLost, CdpConnection, CdpSession, CommandFailed, Params
 
-# The headless shell comes first: browser contexts take half the time and memory that they take in the full browser.
+# The headless shell comes first, because its browser contexts need half the time and memory of the full browser's.
 NAMES = (
     "chromium-headless-shell",
     "chrome-headless-shell",
@@ -80,7 +80,7 @@ def find_chromium(settings: RenderSettings) -> Path:
 
 
 def has_browser(settings: RenderSettings) -> bool:
-    """Return whether this process can render: a render service is named, or the machine has a browser."""
+    """Return whether this process can render, because a render service is configured or the machine has a browser."""
     if settings.url:
         return True
     try:
@@ -92,7 +92,8 @@ def has_browser(settings: RenderSettings) -> bool:
 
 @cache
 def binary_behind(path: Path) -> Path:
-    """Return the browser itself if the path is Debian's launcher script, which would stay as its own process."""
+    """Return the browser binary. If the path is Debian's launcher script, return the binary that the script starts,
+    because the script would stay as a separate process."""
     beside = Path("/usr/lib/chromium") / path.name
     try:
         with path.open("rb") as file:
@@ -103,17 +104,17 @@ def binary_behind(path: Path) -> Path:
 
 
 def command_line(binary: Path, profile: Path, agent: str, network: Sequence[str], *, sandbox: bool) -> list[str]:
-    """Return the command that starts the browser with its own profile."""
+    """Return the command that starts the browser with a separate profile."""
     own = [f"--user-data-dir={profile}", f"--user-agent={agent}"]
     return [str(binary), *FLAGS, *network, *own, *([] if sandbox else [NO_SANDBOX]), "about:blank"]
 
 
 def environment(profile: Path) -> dict[str, str]:
-    """Return the environment of the browser: without the secrets of this process, since the browser runs untrusted
+    """Return the environment of the browser. It lacks the secrets of this process, because the browser runs untrusted
     code."""
     ours = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     if len(ours.get("TMPDIR", "")) > LONGEST_TEMP:
-        del ours["TMPDIR"]  # the path of a socket in it would be too long for the kernel
+        del ours["TMPDIR"]  # socket paths in this folder would be too long for the kernel
     return {**ours, "XDG_CONFIG_HOME": str(profile), "XDG_CACHE_HOME": str(profile)}
 
 
@@ -121,10 +122,10 @@ FOLDER = f"shoal-browsers-{os.getuid()}"
 OWNER = "owner"
 LOG = "chromium.log"
 START_SECONDS = 30.0
-COMMAND_SECONDS = 10.0  # for commands to the browser itself: one that takes longer hangs
+COMMAND_SECONDS = 10.0  # for commands to the browser itself: a browser that takes longer hangs
 EXIT_SECONDS = 2.0
 START_ATTEMPTS, START_PAUSE = 3, 1.0  # the machine may be short of memory for a moment
-# The shell gives Chromium its pipes as descriptors 3 and 4 and is replaced by it.
+# The shell passes its pipes to Chromium as descriptors 3 and 4, and is then replaced by Chromium.
 PIPED = 'exec "$@" 3<&0 4>&1 </dev/null >/dev/null'
 
 
@@ -153,13 +154,13 @@ class Browser:
         return self._connection.is_lost or self._process.poll() is not None
 
     async def call(self, method: str, **params: object) -> Params:
-        """Send a command to the browser itself. If it does not answer in time, it hangs: it is killed, and
-        `BrowserLost` raised."""
+        """Send a command to the browser itself. A browser that does not respond in time hangs: kill it and raise
+        `BrowserLost`."""
         try:
             return await self._connection.browser.call(method, COMMAND_SECONDS, **params)
         except TimeoutError:
             self.kill()
-            raise BrowserLost(f"{method} was not answered within {COMMAND_SECONDS:g} s") from None
+            raise BrowserLost(f"the browser did not respond to {method} within {COMMAND_SECONDS:g} s") from None
 
     def post(self, method: str, **params: object) -> None:
         self._connection.browser.post(method, **params)
@@ -174,7 +175,7 @@ class Browser:
         return target_id, self._connection.session(attached["sessionId"], on_event)
 
     def attach(self, session_id: str, on_event: Callable[[str, Params], None]) -> CdpSession:
-        """Receive the events of a frame or worker of a page."""
+        """Start to receive the events of a page's frame or worker."""
         return self._connection.session(session_id, on_event)
 
     def on_crash(self, target_id: str, listener: Callable[[], None]) -> None:
@@ -196,15 +197,15 @@ class Browser:
         self._connection.lose()
 
     def end(self) -> None:
-        """Kill the browser, wait for its end and remove its files. A polite request would only take longer: nothing has
-        to be saved."""
+        """Kill the browser, wait for its end and remove its files. A regular shutdown would only take longer, and the
+        browser has nothing to save."""
         self.kill()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(EXIT_SECONDS)
         remove_folder(self._folder)
 
     async def close(self) -> None:
-        """Do the same without blocking the event loop."""
+        """Kill the browser, wait for its end and remove its files, without blocking the event loop."""
         self.kill()
         await asyncio.to_thread(self.end)
 
@@ -221,7 +222,8 @@ class Browser:
 
 
 async def start_browser(binary: Path, agent: str, network: Sequence[str], clock: Clock) -> Browser:
-    """Start a browser, with its sandbox if the machine allows it; raise `BadConfig` if it does not start."""
+    """Start a browser, with its sandbox if the machine allows a sandbox. Raise `BadConfig` if the browser does not
+    start."""
     problem = ""
     sandbox = os.geteuid() != 0  # Chromium has no sandbox for root
     for attempt in range(START_ATTEMPTS):
@@ -281,7 +283,7 @@ def kill_group(pid: int) -> None:
 
 
 def make_folder() -> Path:
-    """Make the folder of a browser: its profile, its log, and the file that names its owner."""
+    """Create the folder of a browser, which holds its profile, its log, and the file that names its owner."""
     root = Path(tempfile.gettempdir()) / FOLDER
     with suppress(FileExistsError):
         root.mkdir(mode=0o700)
@@ -291,8 +293,8 @@ def make_folder() -> Path:
 
 
 def _is_ours(root: Path) -> bool:
-    """Return whether only we can use a folder. Everybody can create one in the folder of temporary files before us, and
-    read profiles there, or name processes of ours to be killed."""
+    """Return whether only our user can use a folder. Any user could have created this folder in the temporary directory
+    before us, to read profiles there or to name our processes as browsers to be killed."""
     try:
         found = root.lstat()
     except OSError:
@@ -305,24 +307,25 @@ def remove_folder(folder: Path) -> None:
 
 
 def reap() -> int:
-    """End the browsers whose owners are gone; return how many there were. Safe while other processes render."""
+    """End the browsers whose owners are gone; return their number. Safe while other processes render."""
     root, count = Path(tempfile.gettempdir()) / FOLDER, 0
     for folder in root.iterdir() if _is_ours(root) else ():
         try:
             owner, owner_began, pid, began = (folder / OWNER).read_text().split(" ")
         except (OSError, ValueError):
-            continue  # being started or removed
+            continue  # this browser is being started or removed
         if started(int(owner)) == owner_began:
             continue
-        if (now := started(int(pid))) in ("", began.strip()):  # its pid may belong to another process by now
-            kill_group(int(pid))  # also when only its children are left
+        # The owner's pid may belong to a different process by now.
+        if (now := started(int(pid))) in ("", began.strip()):
+            kill_group(int(pid))  # also kills the children if only they are left
             count += now != ""
         remove_folder(folder)
     return count
 
 
 def _last_words(folder: Path) -> str:
-    """Return the end of what a browser wrote to stderr."""
+    """Return the end of a browser's stderr output."""
     with suppress(OSError):
         lines = (folder / LOG).read_text(errors="replace").strip().splitlines()
         return " ".join(lines[-3:])[:500]

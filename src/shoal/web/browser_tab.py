@@ -1,8 +1,8 @@
-"""One page in the browser: opens it in its own context, lets its scripts run, and reads the result.
+"""One page in the browser: opens the page in a separate context, lets its scripts run, and reads the result.
 
-Every request of the page is paused once, so that robots.txt, the limits and `block` apply to it. The page's own request
-is answered with the document if the caller has fetched it; then scripts cannot navigate away: the URLs that they tried
-to open are returned like links.
+Every request of the page is paused once, so that robots.txt, the limits and the option `block` apply to the request. If
+the caller has already fetched the document, the page's own request is answered with this document. In that case,
+scripts cannot navigate away: the URLs that they tried to open are returned like links.
 """
 
 import asyncio
@@ -26,22 +26,23 @@ from shoal.web.cdp import BrowserLost, CdpSession, CommandFailed, Params
 from shoal.web.network import OriginConnections, WaitingRequest, allows
 from shoal.web.renderer import MOST_STEPS, Document, RenderCounts, RenderedPage, RenderRequest
 
-QUIET_SECONDS: Final = 0.25  # without a request and without a change: then the page has settled
-TIMER_SECONDS: Final = 2.0  # a timer that is due within this time after the last request or change is waited for
-CHANGING_SECONDS: Final = 5.0  # a page that changes without requests is waited for this long
-STEP_SECONDS: Final = 5.0  # at most, after each scroll or click, and after the selector was found
+QUIET_SECONDS: Final = 0.25  # the page has settled after this time without a request and without a change
+TIMER_SECONDS: Final = 2.0  # wait for timers that are due within this time after the last request or change
+CHANGING_SECONDS: Final = 5.0  # the longest wait for a page that changes without requests
+STEP_SECONDS: Final = 5.0  # the longest wait after each scroll or click, and after the selector was found
 READ_SECONDS: Final = (
-    5.0  # at most, to read a page that has loaded: one that does not answer is busy in an endless loop
+    5.0  # the longest time to read a loaded page: a page that does not respond is busy in an endless loop
 )
 PICTURE_SECONDS: Final = 10.0
 MOST_REQUESTS: Final = 1000
-MOST_REPEATS: Final = 3  # requests of one URL that are waited for: a page may poll
-UNAWAITED: Final = frozenset({"EventSource", "Media", "Ping"})  # requests that may never end, or bring nothing
+MOST_REPEATS: Final = 3  # wait for at most this many requests of the same URL, because a page may poll
+# Requests that are not waited for, because they may never end or add nothing to the page.
+UNAWAITED: Final = frozenset({"EventSource", "Media", "Ping"})
 MOST_DIALOGS: Final = 100
 MOST_ERRORS, LONGEST_ERROR = 50, 500
 MOST_NAVIGATIONS: Final = 100
 BLOCKABLE: Final = {"images": "Image", "fonts": "Font", "media": "Media"}
-REFUSAL: Final = "shoal-refusal"  # header of a response that our proxy made
+REFUSAL: Final = "shoal-refusal"  # header of responses that our proxy itself created
 NO_LENGTH: Final = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 
 
@@ -73,10 +74,10 @@ class BrowserTab:
         self._page: CdpSession | None = None
         self._frames: list[str] = []
         self._is_answered = request.document is None
-        self._in_flight: dict[str, str] = {}  # origins by request id; empty until the request may continue
-        self._held: set[str] = set()  # those that count against the limit of their origin
-        self._awaited: set[str] = set()  # those without which the page is not complete
-        self._repeats: Counter[int] = Counter()  # by hash of the URL, which may be long
+        self._in_flight: dict[str, str] = {}  # origin by request id; an empty text until the request may continue
+        self._held: set[str] = set()  # requests that count against the limit of their origin
+        self._awaited: set[str] = set()  # requests without which the page is not complete
+        self._repeats: Counter[int] = Counter()  # number of requests by the URL's hash, because URLs may be long
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._dialogs = 0
@@ -95,8 +96,7 @@ class BrowserTab:
         )
 
     async def render(self, context_id: str, seconds: float, agent: str, max_bytes: int) -> RenderedPage | Failure:
-        """Render the page in a context; `seconds` limits how long to wait for it. Raises `PageCrashed`, and
-        `BrowserLost`."""
+        """Render the page in a context; wait for the page at most `seconds`. Raises `PageCrashed` and `BrowserLost`."""
         deadline = self._clock.monotonic() + seconds
         self._target_id, page = await self._browser.open_target(context_id, self._on_page_event)
         self._page = page
@@ -112,8 +112,8 @@ class BrowserTab:
         return self.failure or failure or self.page
 
     def _prepare(self, page: CdpSession, context_id: str, agent: str) -> "asyncio.Future[Params]":
-        """Send the commands that set the page up; return the last one. Commands are executed in order, but those that
-        have not ended when the page navigates would be lost with its first process."""
+        """Send the commands that set up the page; return the future of the last command. Commands are executed in
+        order, but commands that have not ended when the page navigates would be lost with the page's first process."""
         request, view = self._request, self._request.viewport
         self._browser.post("Browser.setDownloadBehavior", behavior="deny", browserContextId=context_id)
         if request.cookies:
@@ -155,7 +155,7 @@ class BrowserTab:
         return None
 
     async def _wait(self, page: CdpSession, deadline: float) -> None:
-        """Wait until the page is ready, and interact with it; when the time is up, it is read as it is."""
+        """Wait until the page is ready, and interact with it. When the time is up, the page is read as it is."""
         request = self._request
         try:
             await self._until(lambda: self._is_loaded, deadline)
@@ -206,13 +206,13 @@ class BrowserTab:
         return base64.b64decode(taken["data"])
 
     async def _evaluate(self, page: CdpSession, script: str, argument: object, deadline: float) -> Any:
-        """Call a function of `page_script` in the page. A page that navigates meanwhile gets it again."""
+        """Call a script function in the page. If the page navigates meanwhile, call the function again."""
         expression = f"({script})({orjson.dumps(argument).decode()})"
         while True:
             command = page.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
             try:
                 answer = await self._within(command, deadline)
-            except CommandFailed:  # its context was destroyed
+            except CommandFailed:  # the script's context was destroyed
                 await self._until(lambda: False, min(deadline, self._clock.monotonic() + QUIET_SECONDS), strict=False)
                 if self._clock.monotonic() >= deadline:
                     raise TimeoutError from None
@@ -222,7 +222,7 @@ class BrowserTab:
     # Waiting
 
     async def _within(self, command: "asyncio.Future[Params]", deadline: float) -> Params:
-        """Wait for a command; raises `PageCrashed` as soon as the page crashes."""
+        """Wait for a command. Raise `PageCrashed` as soon as the page crashes."""
         command.add_done_callback(lambda _: self._changed.set())
         await self._until(command.done, deadline)
         return command.result()
@@ -248,9 +248,9 @@ class BrowserTab:
                 continue
 
     async def _settle(self, page: CdpSession, deadline: float) -> None:
-        """Wait until the page has settled: no request is in flight, no short timer is about to fire, and neither a
-        request nor a change of the document was seen for a moment. Raises `TimeoutError` at the deadline, and for a
-        page that keeps changing without a request."""
+        """Wait until the page has settled: no request is in flight, no short timer is about to fire, and for a moment
+        there was neither a request nor a change of the document. Raises `TimeoutError` at the deadline, and if the page
+        keeps changing without a request."""
         began = self._clock.monotonic()
         self._last_activity = max(self._last_activity, began - QUIET_SECONDS / 2)
         while True:
@@ -270,7 +270,8 @@ class BrowserTab:
                 raise TimeoutError
 
     async def _settle_briefly(self, page: CdpSession, deadline: float) -> None:
-        """Wait until the page has settled, for a few seconds at most: what it does next shows what is missing."""
+        """Wait until the page has settled, for a few seconds at most. If the page has not settled by then, continue
+        without an error unless the deadline has passed."""
         step_ends = self._clock.monotonic() + STEP_SECONDS
         try:
             await self._settle(page, min(deadline, step_ends))
@@ -287,7 +288,7 @@ class BrowserTab:
             case "Page.loadEventFired":
                 self._loaded()
             case "Page.frameStoppedLoading" if params["frameId"] == self._target_id and self._has_begun:
-                self._loaded()  # also if scripts tried to navigate away before the page had loaded
+                self._loaded()  # this event also comes if scripts tried to navigate away before the page had loaded
             case "Page.javascriptDialogOpening":
                 self._dismiss(params)
             case "Runtime.consoleAPICalled" if params["type"] == "error":
@@ -301,7 +302,7 @@ class BrowserTab:
                 self._on_event(self._page, method, params)
 
     def _on_event(self, session: CdpSession | None, method: str, params: Params) -> None:
-        """Handle what pages and frames have in common."""
+        """Handle the events that pages and frames have in common."""
         if session is None or self._is_closed:
             return
         match method:
@@ -333,7 +334,7 @@ class BrowserTab:
         self._changed.set()
 
     def _attached(self, params: Params) -> None:
-        """Apply the same rules to a frame of another site, or to a worker, which has its own process."""
+        """Apply the rules of the page to a frame of another site, or to a worker. Both have separate processes."""
         frame = self._browser.attach(params["sessionId"], lambda method, values: self._on_event(frame, method, values))
         self._frames.append(frame.id)
         frame.post("Network.enable", maxTotalBufferSize=0, maxResourceBufferSize=0, maxPostDataSize=0)
@@ -343,7 +344,7 @@ class BrowserTab:
     def _dismiss(self, params: Params) -> None:
         assert self._page is not None
         self._dialogs += 1
-        if self._dialogs <= MOST_DIALOGS:  # a page that keeps opening dialogs is left waiting until its time is up
+        if self._dialogs <= MOST_DIALOGS:  # a page that keeps opening dialogs waits until its time is up
             self._page.post("Page.handleJavaScriptDialog", accept=params["type"] == "beforeunload")
 
     def _console(self, text: str) -> None:
@@ -359,7 +360,7 @@ class BrowserTab:
         self._changed.set()
 
     def _responded(self, params: Params) -> None:
-        """Learn the status of the page's own response, if the browser requested it."""
+        """Store the status of the page's own response, if the browser requested the page."""
         response = params["response"]
         if self._request.document is not None or params.get("frameId") != self._target_id:
             return
@@ -383,7 +384,7 @@ class BrowserTab:
                 return
             if params["request"]["method"] == "GET" and len(self.page.navigations) < MOST_NAVIGATIONS:
                 self.page.navigations.append(url)
-            fail(errorReason="Aborted")  # the page stays as it is
+            fail(errorReason="Aborted")  # the page does not navigate
             return
         counts = self.page.counts
         counts.requests += not is_own
@@ -406,7 +407,8 @@ class BrowserTab:
         url = params["request"]["url"]
         try:
             rules = await robots.rules_of(origin(Url(url)))
-        except ShoalError:  # the store is not available: the request is refused, and the page continues without it
+        except ShoalError:
+            # The store is not available: the request is refused, and the page continues without a response.
             rules = None
         self._judged(session, params, is_own, allows(rules, url))
 
@@ -429,15 +431,15 @@ class BrowserTab:
         if self._request.headers and place == self._origin:
             headers = params["request"]["headers"] | self._request.headers
             more["headers"] = [{"name": name, "value": value} for name, value in headers.items()]
-        self._release(network_id)  # a redirect has left the origin before
+        self._release(network_id)  # after a redirect, the request no longer counts for the previous origin
         if network_id:
-            self._in_flight.setdefault(network_id, "")  # this event may come before that of the request itself
+            self._in_flight.setdefault(network_id, "")  # this event may come before the event of the request itself
 
         def go() -> bool:
-            if network_id and network_id not in self._in_flight:  # it ended while it waited
+            if network_id and network_id not in self._in_flight:  # the request ended while it waited
                 return False
             session.post("Fetch.continueRequest", requestId=params["requestId"], **more)
-            if not network_id:  # its end will not be noticed
+            if not network_id:  # the end of this request will not be noticed
                 return False
             self._in_flight[network_id] = place
             self._held.add(network_id)
@@ -460,7 +462,7 @@ class BrowserTab:
             self._connections.end(self._in_flight[network_id])
 
     def _authenticate(self, session: CdpSession, params: Params) -> None:
-        """Answer our proxy; other servers get no credential."""
+        """Send credentials to our proxy; other servers get no credentials."""
         answer: Params = {"response": "CancelAuth"}
         if params["authChallenge"].get("source") == "Proxy" and self._proxy is not None:
             answer = {
@@ -494,8 +496,8 @@ def _cookie(url: str, cookie: Any) -> Params:
 
 
 def _quiet(told: object) -> tuple[float, float | None]:
-    """Return what the page reported about its changes and timers. Its scripts can falsify the report: an invalid one
-    counts as that of a page that does not change."""
+    """Return the page's report about its changes and timers. The page's scripts can falsify the report, so an invalid
+    report counts as the report of a page that does not change."""
     match told:
         case [int() | float() as unchanged, int() | float() | None as due]:
             return unchanged, due
@@ -514,10 +516,11 @@ HTML: Final = """(most) => {
   return {url: document.URL, html: html.length > most ? null : html};
 }"""
 
-# Runs before every script of the page. `window.__shoal` tells for how many seconds the document has not changed, and
-# in how many the next timer is due: the timers of scripts cannot be seen from outside. A timer that a timer has set,
-# which another one had set, is left out: it belongs to a clock, an animation or a poll. Two frames are drawn first,
-# because that is when a page notices what has come into view.
+# This script runs before every script of the page. `window.__shoal` returns for how many seconds the document has not
+# changed, and in how many seconds the next timer is due, because timers of scripts cannot be seen from outside. If a
+# timer's callback sets a timer, whose callback sets a third timer, the third timer is ignored: it belongs to a clock,
+# an animation or a poll. Two frames are drawn first, because a page notices only when a frame is drawn that elements
+# have come into view.
 WATCH: Final = """(() => {
   if (window !== window.top) return;
   const timeout = window.setTimeout, frame = window.requestAnimationFrame, clock = performance.now.bind(performance);

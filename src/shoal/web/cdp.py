@@ -1,7 +1,7 @@
 """A connection to Chromium over the Chrome DevTools Protocol (CDP).
 
-It uses the two pipes of `--remote-debugging-pipe`: there is no port that other users of the machine could connect to,
-and Chromium exits when the pipes are closed, even if this process is killed.
+The connection uses the two pipes of `--remote-debugging-pipe`. So there is no port that other users of the machine
+could connect to, and Chromium exits when the pipes are closed, even if this process is killed.
 """
 
 import asyncio
@@ -13,14 +13,14 @@ import orjson
 
 Params = dict[str, Any]
 OnEvent = Callable[[str, Params], None]
-"""Called with the name and the parameters of an event."""
+"""A callback that gets the name and the parameters of an event."""
 
 MOST_MESSAGE_BYTES = 256_000_000
 _END = b"\0"
 
 
 class BrowserLost(Exception):
-    """The connection to the browser is closed: it crashed, was killed, or sent something that is not the protocol."""
+    """The connection to the browser is closed, because the browser crashed, was killed, or violated the protocol."""
 
 
 class CommandFailed(Exception):
@@ -39,7 +39,7 @@ class CdpSession:
         self.on_event = on_event or (lambda method, params: None)
 
     def send(self, method: str, **params: Any) -> "asyncio.Future[Params]":
-        """Send a command; the future has its result. Commands are executed in the order in which they were sent."""
+        """Send a command; return a future of its result. Commands are executed in the order in which they were sent."""
         return self._connection.send(method, params, self.id)
 
     def post(self, method: str, **params: Any) -> None:
@@ -53,7 +53,7 @@ class CdpSession:
 
 
 class CdpConnection(asyncio.Protocol):
-    """Both pipes of one browser. After an error of either, every command fails with `BrowserLost`."""
+    """The two pipes of one browser. After an error in one of the pipes, every command fails with `BrowserLost`."""
 
     def __init__(self) -> None:
         self.on_lost: Callable[[], None] = lambda: None
@@ -68,7 +68,7 @@ class CdpConnection(asyncio.Protocol):
         self._sessions[""] = self.browser
 
     async def open(self, read_from: int, write_to: int) -> None:
-        """Connect to the pipes, which are closed with the connection."""
+        """Connect to the pipes. When the connection is closed, the pipes are closed, too."""
         loop = asyncio.get_running_loop()
         self._reading, _ = await loop.connect_read_pipe(lambda: self, os.fdopen(read_from, "rb", 0))
         writer = os.fdopen(write_to, "wb", 0)
@@ -97,7 +97,7 @@ class CdpConnection(asyncio.Protocol):
         return future
 
     def lose(self) -> None:
-        """Close both pipes and fail what waits."""
+        """Close both pipes, and fail the commands that wait for a response."""
         if self.is_lost:
             return
         self.is_lost = True
@@ -108,7 +108,7 @@ class CdpConnection(asyncio.Protocol):
         for _, future in waiting.values():
             if not future.done():
                 future.set_exception(BrowserLost("the browser is gone"))
-                future.exception()  # the caller may have stopped waiting for it
+                future.exception()  # the caller may have stopped waiting for this future
         self._received.clear()
         self.on_lost()
 
@@ -150,7 +150,7 @@ class CdpConnection(asyncio.Protocol):
 
 
 class _WriteProtocol(asyncio.BaseProtocol):
-    """Notices that the browser no longer reads."""
+    """Notices when the browser no longer reads."""
 
     def __init__(self, lose: Callable[[], None]) -> None:
         self._lose = lose

@@ -1,7 +1,8 @@
-"""The request headers of a crawl: those for every host, those for the seeds' origins only, and its cookies.
+"""The request headers of a crawl: headers for every host, headers only for the seeds' origins, and cookies.
 
 A custom header may be a secret, so only content-negotiation headers are sent to every host. The cookie jar (RFC 6265)
-is bounded and in memory only; input from sites never raises: an invalid cookie is ignored, as a browser would do.
+has a limited size and is kept only in memory. Input from sites never raises an error: an invalid cookie is ignored, as
+a browser would do.
 """
 
 import re
@@ -18,13 +19,13 @@ from shoal.egress.exchange import split
 from shoal.extract.page import as_sent
 
 ACCEPT: Final = "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"
-LONGEST: Final = 4096  # characters of one cookie, attributes included
+LONGEST: Final = 4096  # characters of one cookie, including its attributes
 MOST_PER_HOST: Final = 50
 MOST: Final = 3000
-LONGEST_HEADER: Final = 8192  # characters of a `Cookie` header; servers reject longer ones
+LONGEST_HEADER: Final = 8192  # characters of a `Cookie` header; servers reject longer headers
 
 NEVER: Final = 1 << 62
-_MOST_KEPT: Final = 1000  # headers with cookies
+_MOST_KEPT: Final = 1000  # maximum number of cached headers with cookies
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _NUMBER_HOST: Final = re.compile(r"[\d.]+\Z|\[")
 _MAX_AGE: Final = re.compile(r"-?[0-9]+")
@@ -38,7 +39,7 @@ _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep",
 
 
 class Cookie(Struct):
-    """One cookie. If it is `host_only`, it is sent only to the host `domain`, not to its subdomains."""
+    """One cookie. A cookie that is `host_only` is sent only to the host `domain`, not to the host's subdomains."""
 
     name: str
     value: str
@@ -48,7 +49,7 @@ class Cookie(Struct):
     host_only: bool = True
     expires_at: int = NEVER
     number: int = 0  # creation order
-    is_given: bool = False  # given by the operator, so never evicted
+    is_given: bool = False  # given by the user, so never evicted
 
     @property
     def text(self) -> str:
@@ -56,12 +57,12 @@ class Cookie(Struct):
 
 
 class CookieJar:
-    """The cookies set during one walker's crawl. False while empty, so that callers can skip the lookup."""
+    """The cookies of one walker's crawl. An empty jar is false, so that callers can skip the lookup."""
 
     def __init__(self, clock: Clock, given: Iterable[Cookie] = ()) -> None:
         self._clock = clock
         self._by_domain: dict[str, dict[tuple[str, str], Cookie]] = {}
-        self._of_sites: dict[tuple[str, str, str], Cookie] = {}  # set by sites, oldest first
+        self._of_sites: dict[tuple[str, str, str], Cookie] = {}  # cookies set by sites, oldest first
         self._count = 0
         self._number = 0
         for cookie in given:
@@ -134,7 +135,7 @@ class CookieJar:
 
     def _evict(self, kept: dict[tuple[str, str], Cookie]) -> None:
         if len(kept) > MOST_PER_HOST:
-            now = self._clock.micros()  # an expired one goes if there is any, else the oldest
+            now = self._clock.micros()  # evict an expired cookie if there is one, otherwise the oldest cookie
             evictable = (cookie for cookie in kept.values() if not cookie.is_given)
             self._drop(min(evictable, key=lambda cookie: (cookie.expires_at > now, cookie.number)))
         if len(self._of_sites) > MOST:
@@ -183,7 +184,7 @@ def is_public_suffix(domain: str) -> bool:
 
 
 def _attributes(text: str) -> dict[str, str]:
-    """Parse cookie attributes; the last one of each name wins."""
+    """Parse cookie attributes. If a name occurs several times, the last attribute with that name wins."""
     found = {}
     for part in text.split(";"):
         name, _, value = part.partition("=")
@@ -192,7 +193,8 @@ def _attributes(text: str) -> dict[str, str]:
 
 
 def _domain(written: str, host: str) -> str | None:
-    """Return the domain of a cookie: empty if host-only, None if this host may not set a cookie for it."""
+    """Return the domain of a cookie: empty if the cookie is host-only, None if this host may not set a cookie for the
+    domain."""
     domain = written.removeprefix(".").lower()
     if not domain:
         return ""
@@ -299,15 +301,16 @@ class CrawlHeaders:
 
     @classmethod
     def build(cls, agent: str, custom: Mapping[str, str], jar: CookieJar, seeds: Iterable[Url]) -> "CrawlHeaders":
-        """Return the headers of requests: custom ones replace ours, and secret ones go only to the hosts of the
-        seeds."""
+        """Return the request headers. Custom headers replace ours, and secret headers are sent only to the seeds'
+        hosts."""
         given, secret = split(custom)
         ours = {"user-agent": ("User-Agent", agent), "accept": ("Accept", ACCEPT)}
         pairs: HeaderPairs = tuple((ours | {pair[0].lower(): pair for pair in given}).values())
         return cls(pairs, jar, secret, seed_origins(seeds))
 
     def to(self, url: Url) -> HeaderPairs:
-        """Return the headers for this URL; equal headers are the same object, because changing them costs time."""
+        """Return the headers for this URL. Equal headers are returned as the same object, because switching to
+        different headers costs time."""
         if not self._origins and not self._jar:
             return self._everywhere
         is_allowed = origin(url) in self._origins if self._origins else False
@@ -343,7 +346,9 @@ class CrawlHeaders:
 
 
 def seed_origins(seeds: Iterable[Url]) -> set[str]:
-    """Return the origins that may receive a crawl's secrets: those of its seeds, and the same hosts over HTTPS."""
+    """Return the origins that may receive a crawl's secrets: the origins of its seeds, and the same hosts over
+    HTTPS."""
     origins = {origin(seed) for seed in seeds}
     plain = {one[7:] for one in origins if one.startswith("http://")}
-    return origins | {f"https://{host}" for host in plain if ":" not in host.rpartition("]")[2]}  # on the default port
+    # Hosts on the default port.
+    return origins | {f"https://{host}" for host in plain if ":" not in host.rpartition("]")[2]}

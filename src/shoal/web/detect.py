@@ -1,7 +1,8 @@
-"""Decides whether a fetched page proves that it needs a browser. Pure.
+"""Decides whether a fetched page needs a browser. Pure code.
 
-A page without scripts never does. An empty page whose scripts would fill it does. In between, one page of a kind (a
-path pattern) is rendered as a probe: if that finds new links, or much more text, all pages of its kind are rendered.
+A page without scripts never needs a browser. An empty page whose scripts would fill it always needs a browser. In
+between, one page of each kind (a path pattern) is rendered as a probe. If the probe finds new links or much more text,
+all pages of its kind are rendered.
 """
 
 import re
@@ -11,12 +12,12 @@ from typing import Final
 from shoal.base.url import Url
 from shoal.extract.page import PageFacts
 
-PROBES: Final = 2  # after this many probes of a kind gained nothing, its other pages are not rendered
+PROBES: Final = 2  # after this many probes of a kind found nothing new, the other pages of that kind are not rendered
 MOST_KINDS: Final = 20_000
 FEW_WORDS: Final = 20
 LONG_NAME, NAME_PARTS = 25, 2  # a path segment with at least this many characters, and hyphens, counts as a name
 ANY_WORDS: Final = 200
-GAIN: Final = 1.5  # times as many words
+GAIN: Final = 1.5  # rendering helps if it finds this many times as many words
 
 _SCRIPT: Final = re.compile(rb"<script[\s>]", re.I)
 _EMPTY_ROOT: Final = re.compile(
@@ -40,16 +41,16 @@ _DIGITS: Final = re.compile(r"[0-9]+")
 
 
 class Evidence(Enum):
-    """How strongly a page as fetched suggests that scripts make its content."""
+    """How strongly a fetched page suggests that scripts create its content."""
 
     NONE = "none"
-    SCRIPTS = "scripts"  # it has scripts, but nothing else suggests that it needs a browser
-    LIKELY = "likely"  # its scripts may add links or text
-    PROOF = "proof"  # without its scripts it is empty
+    SCRIPTS = "scripts"  # the page has scripts, but nothing else suggests that it needs a browser
+    LIKELY = "likely"  # the page's scripts may add links or text
+    PROOF = "proof"  # the page is empty without its scripts
 
 
 def evidence_of(body: bytes, facts: PageFacts) -> Evidence:
-    """Return what a page as fetched shows."""
+    """Return the evidence in a page as fetched."""
     if _SCRIPT.search(body) is None:
         return Evidence.NONE
     if is_shell(body, facts):
@@ -59,7 +60,7 @@ def evidence_of(body: bytes, facts: PageFacts) -> Evidence:
 
 
 def is_shell(body: bytes, facts: PageFacts) -> bool:
-    """Return whether a page as fetched is an application shell: without its scripts it is empty."""
+    """Return whether a page as fetched is an application shell, which is empty without its scripts."""
     words = facts.word_count
     if words is None or words >= ANY_WORDS or _SCRIPT.search(body) is None:
         return False
@@ -84,7 +85,7 @@ def has_gained(before: PageFacts, after: PageFacts, navigations: int = 0) -> boo
 
 
 def kind_of(url: Url) -> str:
-    """Return the path pattern of a URL: numbers, ids and names are replaced, and the query is left out."""
+    """Return the path pattern of a URL, in which numbers, ids and names are replaced and the query is left out."""
     start = url.index("/", 8)
     parts = url[start:].partition("?")[0].split("/")
     kinds = ["*" if len(part) >= LONG_NAME or part.count("-") >= NAME_PARTS else part for part in parts]
@@ -92,24 +93,24 @@ def kind_of(url: Url) -> str:
 
 
 class Choice(Enum):
-    """The decision about a page."""
+    """The decision whether to render a page."""
 
     SKIP = "skip"
     RENDER = "render"
-    PROBE = "probe"  # render it to learn about its kind
-    WAIT = "wait"  # for the probes of its kind
+    PROBE = "probe"  # render the page to learn about its kind
+    WAIT = "wait"  # wait for the probes of its kind
 
 
 class PageKinds:
-    """Knowledge about the kinds of pages of one crawl, within one walker."""
+    """What one walker has learned about the kinds of pages in its crawl."""
 
     def __init__(self) -> None:
         self._needs: dict[str, bool] = {}
-        self._probed: dict[str, int] = {}  # probes that gained nothing
+        self._probed: dict[str, int] = {}  # number of probes that found nothing new
         self._probing: dict[str, int] = {}
 
     def choose(self, kind: str, evidence: Evidence) -> Choice:
-        """Return what to do with a page of a kind."""
+        """Return the decision about a page of a kind."""
         if evidence is Evidence.NONE:
             return Choice.SKIP
         if evidence is Evidence.PROOF:
@@ -125,8 +126,8 @@ class PageKinds:
         return Choice.PROBE
 
     def learn(self, kind: str, choice: Choice, gained: bool | None) -> bool:
-        """Learn from a rendered page; return whether pages of its kind that wait can be decided now. `gained` is None
-        if the page could not be rendered."""
+        """Learn from a rendered page. Return whether waiting pages of the same kind can be decided now. `gained` is
+        None if the page could not be rendered."""
         if choice is Choice.PROBE:
             self._probing[kind] -= 1
         if len(self._needs) >= MOST_KINDS:

@@ -1,5 +1,5 @@
 """The error codes of page records, with descriptions. The reference is generated from this table, and a test checks
-that it is complete. Messages are written where the error occurs."""
+that it is complete. The messages in page records are written by the code that detects the error, not here."""
 
 from typing import Final, NamedTuple
 
@@ -8,7 +8,7 @@ from shoal.hosts.robots import NO_ROBOTS
 
 
 class Meaning(NamedTuple):
-    """The description of a code, and whether the page is retried before it fails."""
+    """The description of an error code, and whether a page with this error is retried before it fails."""
 
     description: str
     tried_again: bool = False
@@ -21,7 +21,7 @@ PAGE_ERRORS: Final[dict[str, Meaning]] = {
         "The host's address is not public and not allowed by `SHOAL_ALLOW_NETWORKS`. The log has the address."
     ),
     "port_not_allowed": Meaning("The port is below 1024 and neither 80 nor 443."),
-    "self_connection": Meaning("The address is that of Shoal's own controller."),
+    "self_connection": Meaning("The address belongs to Shoal's own controller."),
     "dns_error": Meaning("The host name could not be resolved.", tried_again=True),
     "connect_error": Meaning("The server refused the connection.", tried_again=True),
     "connect_timeout": Meaning("The server could not be reached within `SHOAL_CONNECT_TIMEOUT`.", tried_again=True),
@@ -34,10 +34,10 @@ PAGE_ERRORS: Final[dict[str, Meaning]] = {
     "tls_expired": Meaning("The certificate has expired."),
     "tls_self_signed": Meaning("The certificate is self-signed."),
     "tls_unknown_issuer": Meaning("The certificate comes from an unknown authority."),
-    "tls_wrong_host": Meaning("The certificate is for another host."),
+    "tls_wrong_host": Meaning("The certificate was issued for a different host."),
     "protocol_error": Meaning("The response is not valid HTTP. It is retried only if it was incomplete.", True),
     "headers_too_large": Meaning("The headers exceed `SHOAL_MAX_HEADERS` or `SHOAL_MAX_HEADER_SIZE`."),
-    "body_too_large": Meaning("The body as sent exceeds `SHOAL_MAX_BODY`."),
+    "body_too_large": Meaning("The body, before decompression, exceeds `SHOAL_MAX_BODY`."),
     "content_failed": Meaning("The content that a scrape asked for took too long or too much memory to convert."),
     "content_too_large": Meaning("The content that a scrape asked for exceeds `SHOAL_MAX_RESULT`."),
     "decompressed_too_large": Meaning("The decompressed body exceeds `SHOAL_MAX_DECODED`."),
@@ -51,26 +51,26 @@ PAGE_ERRORS: Final[dict[str, Meaning]] = {
         for refusal in UrlRefusal
         if refusal is not UrlRefusal.SCHEME_NOT_ALLOWED
     },
-    "http_status": Meaning("Page jobs only: the status is not 2xx. Retried after 408, 429 and 5xx.", True),
+    "http_status": Meaning("Page jobs only: the status is not 2xx. The page is retried after 408, 429 and 5xx.", True),
     "robots_denied": Meaning(
         "Page jobs and single pages only: robots.txt disallows the page or a redirect target. A crawl skips such a "
         "page."
     ),
-    "no_slot": Meaning("Single pages only: the rate limit of the host has no free slot within a minute."),
+    "no_slot": Meaning("Single pages only: the host's rate limit had no free slot within a minute."),
     "unknown_proxy": Meaning("Page jobs only: the worker has no proxy with that label; see `SHOAL_PROXIES`.", True),
     "unreadable_job": Meaning("Page jobs only: the worker has an older version that cannot read the job.", True),
     "robots_unreachable": Meaning(NO_ROBOTS, True),
     "render_timeout": Meaning(
-        "The scripts of the page did not end within `SHOAL_RENDER_TIMEOUT`. The record has the fields of the page as "
-        "fetched.",
+        "The scripts of the page did not end within `SHOAL_RENDER_TIMEOUT`. The record has the fields of the page "
+        "before rendering.",
         True,
     ),
     "render_crashed": Meaning(
-        "The page crashed its browser twice, or used more than `SHOAL_RENDER_MEMORY`. The record has the fields of "
-        "the page as fetched."
+        "The page crashed its browser twice, or used more memory than `SHOAL_RENDER_MEMORY`. The record has the "
+        "fields of the page before rendering."
     ),
     "render_failed": Meaning("The browser could not load the page.", True),
-    "not_a_page": Meaning("Only pages that the browser requests itself: the URL leads to a download."),
+    "not_a_page": Meaning("The URL leads to a download. Occurs only for pages that the browser itself requests."),
     "invalid_request": Meaning("A header or a method is invalid."),
     "transport_error": Meaning("The transfer failed with an unexpected error.", tried_again=True),
     "invalid_data": Meaning(
@@ -79,5 +79,5 @@ PAGE_ERRORS: Final[dict[str, Meaning]] = {
     "unstorable_result": Meaning("Page jobs only: the result could not be stored; the server's log says why.", True),
     "hook_failed": Meaning("The page was read, but a hook raised an error or returned something that is not JSON."),
     "unexpected": Meaning("Reading the page raised an unexpected error; please report it."),
-    "worker_killed": Meaning("The worker died each time it fetched this page alone."),
+    "worker_killed": Meaning("The worker died every time it fetched this page with no other page in flight."),
 }

@@ -1,11 +1,13 @@
-"""The fetch pool: the one place that decides when a page is requested.
+"""The fetch pool, which alone decides when a page is requested.
 
-A task has a URL and a slot at its host, which the store has reserved. It waits for its slot (a timer), then for the
-robots.txt of its host (parked), then in the queue of its host, and is then started. All of this runs on callbacks,
-without an asyncio task per page: when a fetch ends, its caller gets the response on the spot, and the next one starts.
+A task has a URL and a slot at its host; the store has reserved this slot. The task first waits for its slot (a timer),
+then for the robots.txt of its host (parked), then in the queue of its host, and is then started. All steps run in
+callbacks, without an asyncio task per page: when a fetch ends, its caller gets the response immediately, and the next
+fetch starts.
 
-A `PoolCaller` wants pages: walkers, page jobs, single fetches. None of them knows about slots: what may not start (its
-host asks us to wait, or its slot has passed) is returned to its caller, which asks the store for another slot.
+A `PoolCaller` is a part of Shoal that wants pages, such as a walker. Callers do not handle slots: if a task may not
+start because its host asks us to wait or because its slot has passed, the task is returned to its caller, which asks
+the store for a new slot.
 """
 
 import asyncio
@@ -26,9 +28,9 @@ from shoal.hosts.robots_cache import RobotsRules
 from shoal.hosts.throttle import THROTTLED, HostAnswer, ThrottleTracker
 from shoal.web.page_fetcher import Fetched
 
-LATE_SHARE: Final = 0.1  # of the delay: by so much a request may be late for its slot
-LATE_SECONDS: Final = 0.02  # the same for short delays
-MOST_HOSTS: Final = 10_000  # whose last request is remembered
+LATE_SHARE: Final = 0.1  # tolerance for a late request, as a share of the delay
+LATE_SECONDS: Final = 0.02  # minimum of this tolerance, for short delays
+MOST_HOSTS: Final = 10_000  # maximum number of hosts whose last request is remembered
 
 
 class WindowSize(Struct, frozen=True):
@@ -39,28 +41,28 @@ class WindowSize(Struct, frozen=True):
 
 
 class Admitted(Enum):
-    """The moment from which an admitted task may start."""
+    """The condition under which an admitted task may start."""
 
-    NOW = "now"  # only for its place in the pool
-    AFTER_ROBOTS = "after_robots"  # the robots.txt of its host, which is not known yet
+    NOW = "now"  # as soon as there is a place in the pool
+    AFTER_ROBOTS = "after_robots"  # once the robots.txt of its host is known
 
 
 class PoolTask(Protocol):
-    """A URL to request, and the slot that its host has for it."""
+    """A URL to request, and its slot at its host."""
 
     host: int
-    start_in_seconds: float  # until its slot, if it has no delay
-    slot_at: float  # its slot, by the clock of this process; 0 if it has no delay
-    delay_seconds: float  # between its slot and those before and after it; 0 if it needs none
+    start_in_seconds: float  # time until the task may start, if it has no delay
+    slot_at: float  # time of its slot, by the clock of this process; 0 if it has no delay
+    delay_seconds: float  # time between its slot and the neighbouring slots; 0 if it needs no slot
 
     @property
-    def seq(self) -> Hashable: ...  # distinguishes it from all others in the pool
+    def seq(self) -> Hashable: ...  # unique among the tasks in the pool
 
     @property
     def at(self) -> Url: ...  # the URL to request
 
     @property
-    def attempts(self) -> int: ...  # how often it was tried before
+    def attempts(self) -> int: ...  # number of earlier attempts
 
 
 T = TypeVar("T", bound=PoolTask)
@@ -68,11 +70,11 @@ T_contra = TypeVar("T_contra", bound=PoolTask, contravariant=True)
 
 
 class PoolCaller(Protocol[T_contra]):
-    """Who wants pages. All methods are called in the event loop of the pool."""
+    """A part of Shoal that wants pages. All methods are called in the pool's event loop."""
 
     @property
     def is_closed(self) -> bool:
-        """Return whether nothing may start now; `FetchPool.fill` is called when that changes."""
+        """Return whether no fetch may start now. When this changes, the caller calls `FetchPool.fill`."""
         ...
 
     @property
@@ -81,7 +83,8 @@ class PoolCaller(Protocol[T_contra]):
         ...
 
     def admit(self, task: T_contra) -> Admitted | None:
-        """Return when a task whose slot has come may start; None if the caller has ended it without a fetch."""
+        """Return the condition under which a task whose slot has come may start; None if the caller has ended the task
+        without a fetch."""
         ...
 
     def robots_of(self, task: T_contra) -> RobotsRules:
@@ -93,30 +96,31 @@ class PoolCaller(Protocol[T_contra]):
         ...
 
     def fetched(self, task: T_contra, fetched: Fetched) -> None:
-        """Take the response of a task, which has left the pool."""
+        """Accept the response of a task, which has left the pool."""
         ...
 
     def hand_back(self, task: T_contra, wait_seconds: float) -> None:
-        """Take a task that may not start: its host is held for this time, or its slot has passed (0)."""
+        """Accept a task that may not start. `wait_seconds`: for how long its host is held, or 0 if its slot has
+        passed."""
         ...
 
     def failed(self, task: T_contra | None, error: Exception) -> None:
-        """Take an unexpected error of a callback about a task; None: about no single one."""
+        """Accept an unexpected error of a callback. `task` is None if the error does not concern a single task."""
         ...
 
 
 class HostQueues(Generic[T]):
-    """Hosts take turns, and none has more fetches in flight than its limit."""
+    """The queues of the hosts. Hosts take turns, and no host has more fetches in flight than its limit."""
 
     def __init__(self, per_host: int) -> None:
         self.per_host = per_host
         self._queues: dict[int, deque[T]] = {}
-        self.length = 0  # of all queues together
+        self.length = 0  # total length of all queues
         self._turns: deque[int] = deque()  # hosts with a queue, some of which may be at their limit
         self._in_flight: Counter[int] = Counter()
 
     def join(self, task: T) -> None:
-        """Put a task at the end of its host's queue."""
+        """Add a task to the end of its host's queue."""
         queue = self._queues.setdefault(task.host, deque())
         queue.append(task)
         self.length += 1
@@ -167,14 +171,14 @@ class HostQueues(Generic[T]):
         return tasks
 
     def clear(self) -> None:
-        """Remove all queues, and count nothing as in flight."""
+        """Remove all queues, and set the number of fetches in flight to zero."""
         self.dissolve_all()
         self._in_flight.clear()
 
 
 class LastSent(NamedTuple):
-    """When this process sent its last request to a host, and since when it has sent none although it had a task for
-    it."""
+    """The time of this process's last request to a host, and the time since which it has sent no request although it
+    had a task for the host."""
 
     at: float
     silent_since: float
@@ -195,10 +199,10 @@ class FetchPool(Generic[T]):
         self._timers: dict[Hashable, tuple[asyncio.TimerHandle, T]] = {}  # tasks that wait for their slot
         self._parked: dict[tuple[RobotsRules, str], list[T]] = {}  # tasks that wait for the robots.txt of an origin
         self._fetching: dict[Hashable, tuple[Cancellable, T]] = {}
-        self._alone: T | None = None  # while it is in the pool, nothing else starts
-        self._sent: dict[int, LastSent] = {}  # to hosts with a delay
+        self._alone: T | None = None  # while this task is in the pool, no other task starts
+        self._sent: dict[int, LastSent] = {}  # last requests to hosts with a delay
         self._rate: FetchRate | None = None
-        self._rate_timer: asyncio.TimerHandle | None = None  # until the rate limit allows the next fetch
+        self._rate_timer: asyncio.TimerHandle | None = None  # runs until the rate limit allows the next fetch
 
     @property
     def in_flight(self) -> int:
@@ -216,7 +220,7 @@ class FetchPool(Generic[T]):
 
     @property
     def waiting_for_place(self) -> int:
-        """Return how many tasks could start if there were a place for them."""
+        """Return how many tasks wait only for a place in the pool."""
         return self._queues.length
 
     @property
@@ -226,21 +230,22 @@ class FetchPool(Generic[T]):
 
     @property
     def waits_for(self) -> str | None:
-        """Return what the next fetch waits for; None if that is the response to an earlier one, or nothing."""
+        """Return what the next fetch waits for; None if it waits only for the response to an earlier fetch, or for
+        nothing."""
         if self._rate_timer is not None or (self._timers and len(self._fetching) < self._queues.per_host):
             return "the rate limit"
         return "robots.txt" if self.waiting_for_robots and not self._fetching else None
 
     def first_slot_at(self) -> float:
-        """Return the time of the first slot that a task waits for; infinite if none does."""
+        """Return the time of the first slot that a task waits for; infinite if no task waits for a slot."""
         return min((task.slot_at for _, task in self._timers.values()), default=float("inf"))
 
     def queued(self) -> list[T]:
-        """Return the tasks that could start if there were a place for them."""
+        """Return the tasks that wait only for a place in the pool."""
         return self._queues.tasks()
 
     def limit_rate(self, rate: FetchRate | None) -> None:
-        """Start fetches only at this rate; None: as soon as possible."""
+        """Limit the rate at which fetches start; None removes the limit."""
         self._rate = rate
         if self._rate_timer is not None:
             self._rate_timer.cancel()
@@ -248,14 +253,14 @@ class FetchPool(Generic[T]):
         self.fill()
 
     def resize(self, size: WindowSize) -> None:
-        """Change how many fetches may be in flight, and have the tasks that wait in queues admitted again."""
+        """Change the maximum number of fetches in flight, and have the queued tasks admitted again."""
         self._total, self._queues.per_host = size.total, size.per_host
         for task in self._queues.dissolve_all():
             self._admit(task)
         self.fill()
 
     def accept(self, tasks: Iterable[T]) -> None:
-        """Take over tasks, and start what may start."""
+        """Accept tasks, and start the tasks that may start now."""
         loop, now = asyncio.get_running_loop(), self._clock.monotonic()
         for task in tasks:
             if not task.slot_at:
@@ -269,8 +274,8 @@ class FetchPool(Generic[T]):
         self.fill()
 
     def isolate(self, task: T) -> None:
-        """Start a task that may kill this process only when nothing else is in flight, and nothing beside it until
-        `end_isolation`. What has not started is returned."""
+        """Isolate a task that may kill this process: start it only when no other fetch is in flight, and start no other
+        task until `end_isolation`. Tasks that have not started are returned to their callers."""
         for other in self.withdraw():
             self._caller.hand_back(other, 0.0)
         self._alone = task
@@ -281,15 +286,17 @@ class FetchPool(Generic[T]):
         self.fill()
 
     def put_back(self, host: int) -> None:
-        """Return the queue of a host that is held.
+        """Return all queued tasks of a held host to their caller.
 
-        If it waited here, all of it would start at the same time when the hold ends, and others could not take it.
+        If these tasks waited here, all of them would start at the same time when the hold ends, and other processes
+        could not take them.
         """
         for task in self._queues.dissolve(host):
             self._caller.hand_back(task, self._throttle.held_seconds(host))
 
     def withdraw(self, seqs: Collection[Hashable] | None = None) -> list[T]:
-        """Remove the tasks that have not started, or those of them with these numbers, and return them."""
+        """Remove the tasks that have not started and return them. If `seqs` is given, remove only the tasks with these
+        numbers."""
         waiting = [task for _, task in self._timers.values()]
         waiting += [task for tasks in self._parked.values() for task in tasks]
         queued = self._queues.dissolve_all()
@@ -298,7 +305,7 @@ class FetchPool(Generic[T]):
         for task in gone:
             if (entry := self._timers.pop(task.seq, None)) is not None:
                 entry[0].cancel()
-        for tasks in self._parked.values():  # the lists stay: robots.txt is on its way
+        for tasks in self._parked.values():  # keep the lists, because robots.txt has already been requested
             tasks[:] = [task for task in tasks if task.seq in left]
         for task in queued:
             if task.seq in left:
@@ -306,7 +313,7 @@ class FetchPool(Generic[T]):
         return gone
 
     def cancel(self, seq: Hashable) -> None:
-        """Stop the fetch of a task, if it is in flight, and forget it."""
+        """Forget a task, and stop its fetch if it is in flight."""
         if (entry := self._fetching.pop(seq, None)) is not None:
             fetch, task = entry
             fetch.cancel()
@@ -314,7 +321,7 @@ class FetchPool(Generic[T]):
             self.fill()
 
     def drop(self) -> None:
-        """Cancel what is in flight and forget what waits."""
+        """Cancel the fetches in flight and forget the waiting tasks."""
         for timer, _ in self._timers.values():
             timer.cancel()
         for fetch, _ in self._fetching.values():
@@ -329,7 +336,7 @@ class FetchPool(Generic[T]):
         self._alone = None
 
     def fill(self) -> None:
-        """Start what may start."""
+        """Start the tasks that may start now."""
         if self._timers and self._caller.is_out_of_reach:
             waiting, self._timers = self._timers, {}
             for timer, hopeless in waiting.values():
@@ -357,11 +364,11 @@ class FetchPool(Generic[T]):
                 self._caller.failed(task, error)
 
     def _send_by(self, task: T) -> float:
-        """Return until when the request of a task may be sent, if it is sent now; negative if it must not be.
+        """Return the time by which the request of a task must be sent; negative if the request must not be sent.
 
-        A slot that has passed belongs to nobody: whoever has the next one must not be followed too closely. So the task
-        needs another slot. Only if we have sent nothing to the host for a while does a late one go out, because on a
-        machine that is always late no page would be fetched otherwise.
+        If the slot of a task has passed, the task needs a new slot, because its request could come too close to the
+        request in the next slot. The exception: if we have sent nothing to the host for a while, send the late request
+        anyway. Otherwise, a machine that is always late would never fetch a page.
         """
         now, delay = self._clock.monotonic(), task.delay_seconds
         last = self._sent.get(task.host, NEVER)
@@ -404,7 +411,7 @@ class FetchPool(Generic[T]):
     def _unpark(self, rules: RobotsRules, host_origin: str) -> None:
         known = rules.known(host_origin)
         for task in self._parked.pop((rules, host_origin), []):
-            if known is not None and known.sent_at is not None:  # the request for robots.txt has used the slot
+            if known is not None and known.sent_at is not None:  # the robots.txt request has used the slot
                 at = max(known.sent_at, self._sent.get(task.host, NEVER).at)
                 self._stamp(task.host, LastSent(at, at))
             try:
@@ -439,10 +446,10 @@ class FetchPool(Generic[T]):
         self._refill()
 
     def _record(self, task: T, fetched: Fetched) -> None:
-        """Record what a response says about its host."""
+        """Record the response for the throttling of its host."""
         host_origin = origin(task.at)
         if fetched.chain is None and not fetched.final_url.startswith(f"{host_origin}/"):
-            return  # redirects were followed on the way, and another host responded
+            return  # redirects were followed, and a different host responded
         error = fetched.failure.code if fetched.failure is not None else None
         answer = HostAnswer(
             host_origin,

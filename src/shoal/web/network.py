@@ -1,7 +1,7 @@
-"""Network access of the browsers: the pinning proxy of egress, with one account per page, and the politeness of the
-requests that a page makes: robots.txt, and concurrent requests per origin.
+"""Network access of the browsers. They use the pinning proxy of egress, with one account per page. The requests of a
+page obey robots.txt and the limit of concurrent requests per origin.
 
-Which addresses may be reached is decided by the proxy, which sees all traffic.
+The proxy sees all traffic and decides which addresses may be reached.
 """
 
 from collections import Counter, deque
@@ -14,13 +14,14 @@ from shoal.egress.pinning_proxy import PinningProxy, ProxyAccount, chromium_netw
 from shoal.hosts.robots import Rules
 from shoal.hosts.robots_cache import RobotsRules
 
-# The proxy decides which addresses may be reached; for the browser, all of them have the address of the proxy.
+# Disable the browser's own address checks: the proxy decides which addresses may be reached, and the browser sees only
+# the address of the proxy.
 DISABLED_FEATURES = ("LocalNetworkAccessChecks",)
 
 
 class PinnedNetwork:
-    """The only network access of the browsers of a pool, under one address rule; `find_proxy` returns a configured
-    proxy by label."""
+    """The only network access of a browser pool, under one address rule; `find_proxy` returns a configured proxy by
+    label."""
 
     def __init__(
         self,
@@ -34,23 +35,23 @@ class PinnedNetwork:
         self._proxy = proxy
         self._rule = rule
         self._find_proxy = find_proxy
-        self._upstream = upstream  # for pages that name no proxy
+        self._upstream = upstream  # proxy for pages that name no proxy
         self.robots = robots
 
     async def start(self) -> Sequence[str]:
-        """Return the flags that make a browser use it."""
+        """Start the proxy; return the flags that make a browser use the proxy."""
         await self._proxy.start()
         return chromium_network_flags(self._proxy.address, DISABLED_FEATURES)
 
     def open(self, label: str | None) -> ProxyAccount | Failure:
-        """Return the network access for one page, through the proxy with that label."""
+        """Return the network access for one page, through the configured proxy with this label."""
         upstream = self._upstream if label is None else self._find_proxy(label)
         if label is not None and upstream is None:
             return Failure("unknown_proxy", f'There is no proxy "{label}" here; define it in SHOAL_PROXIES.', True)
         return self._proxy.open_account(self._rule, proxy=upstream)
 
     def abort(self) -> None:
-        """Close it without waiting."""
+        """Close the network access without waiting."""
         self._proxy.abort()
 
     async def close(self) -> None:
@@ -58,13 +59,13 @@ class PinnedNetwork:
 
 
 def allows(rules: Rules | None, url: str) -> bool:
-    """Return whether the rules of its origin allow a request."""
+    """Return whether the rules of the URL's origin allow a request."""
     return rules is not None and rules.reachable and rules.allows(Url(url))
 
 
 class WaitingRequest(NamedTuple):
-    """A request that waits until its origin has fewer than `limit` in flight. `go` continues it; it returns whether
-    somebody will call `end` for it."""
+    """A request that waits until its origin has fewer than `limit` requests in flight. `go` continues the request and
+    returns whether `end` will be called for it."""
 
     page: object
     limit: int
@@ -72,7 +73,8 @@ class WaitingRequest(NamedTuple):
 
 
 class OriginConnections:
-    """Counts the requests in flight per origin, over all pages of a renderer, and holds back those above the limit."""
+    """Counts the requests in flight per origin, over all pages of a renderer, and holds back requests above the
+    limit."""
 
     def __init__(self) -> None:
         self._in_flight: Counter[str] = Counter()
@@ -86,7 +88,7 @@ class OriginConnections:
             self._waiting.setdefault(origin, deque()).append(request)
 
     def end(self, origin: str) -> None:
-        """Record that a request has ended, and continue those that wait and have room now."""
+        """Record that a request has ended, and continue the waiting requests that the limit now allows."""
         self._in_flight[origin] -= 1
         waiting = self._waiting.get(origin, deque())
         while waiting and self._in_flight[origin] < waiting[0].limit:
@@ -97,7 +99,7 @@ class OriginConnections:
             del self._in_flight[origin]
 
     def drop(self, page: object) -> None:
-        """Forget the requests of a page that wait."""
+        """Forget the waiting requests of a page."""
         for origin, waiting in list(self._waiting.items()):
             kept = deque(request for request in waiting if request.page is not page)
             if kept:

@@ -1,5 +1,5 @@
-"""Fetches a page once: request, redirects, decoding, extraction. Failures are values; `Retries` says whether another
-attempt follows."""
+"""Fetches a page once: request, redirects, decoding, extraction. Failures are returned as values. `Retries` decides
+whether the fetch is repeated."""
 
 import random
 from collections.abc import Callable
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from shoal.extract.optional_facts import OptionalFacts, OptionalFactsReader
 
 
-MOST_COOKIES = 8_000  # characters of the cookies that a chain carries
+MOST_COOKIES = 8_000  # maximum total length, in characters, of the cookies in a redirect chain
 Blob = bytes  # alias, because `RedirectChain` and `Fetched` have a field named `bytes`
 
 
 class RedirectStep(Struct, frozen=True):
-    """A request that was answered with a redirect. `asked`: a hash of its headers, to distinguish a loop from a page
-    that is requested again with the cookie it set."""
+    """A request whose response was a redirect. `asked`: a hash of the request headers, to distinguish a loop from a
+    page that is requested again with a cookie that it has set."""
 
     url: str
     status: int
@@ -53,8 +53,8 @@ class RedirectStep(Struct, frozen=True):
 
 class RedirectChain(Struct, frozen=True, omit_defaults=True):
     """The redirects so far. `key` and `chk` identify the current target in the frontier. The other values describe the
-    last response, in case its target is never fetched. `page` is set while another URL has the next target: it becomes
-    the record unless the redirects turn out to form a loop."""
+    last response, in case its target is never fetched. `page` is set while the next target belongs to a different URL:
+    it becomes the page record unless the redirects turn out to form a loop."""
 
     steps: tuple[RedirectStep, ...]
     key: int = 0
@@ -62,7 +62,8 @@ class RedirectChain(Struct, frozen=True, omit_defaults=True):
     content_type: str | None = None
     bytes: int = 0
     seconds: float = 0.0
-    fetcher_id: int = 0  # id of the fetcher that got the last response; another one must store the cookies first
+    # Id of the fetcher that got the last response; a different fetcher must store the cookies first.
+    fetcher_id: int = 0
     cookies: tuple[tuple[str, str], ...] = ()  # URL and `Set-Cookie`
     members: Blob = b""  # the responses so far as WARC records, if bodies are kept
     page: Page | None = None
@@ -77,7 +78,7 @@ class RedirectChain(Struct, frozen=True, omit_defaults=True):
 
 
 def headers_hash(headers: HeaderPairs) -> int:
-    """Return a hash that is the same for the same headers in every process."""
+    """Return a hash of the headers that is the same in every process."""
     return xxh3_64_intdigest(repr(headers).encode())
 
 
@@ -85,10 +86,11 @@ RETRYABLE_STATUS = frozenset({408, 429, *range(500, 600)})
 HTML_TYPES = ("text/html", "application/xhtml+xml")
 LONGEST_CONTENT_TYPE = 300
 LONGEST_VALIDATOR = 500
-JITTER = 0.3  # the longest extra wait, as a fraction, so that URLs that failed together spread out
+# The longest extra wait, as a fraction of the wait, so that retries of URLs that failed together spread out.
+JITTER = 0.3
 LONGEST_WAIT_SECONDS = 600.0
 TIMEOUTS = frozenset({"total_timeout", "render_timeout"})
-TIMED_OUT_ATTEMPTS = 2  # attempts in all for a page that timed out
+TIMED_OUT_ATTEMPTS = 2  # total number of attempts for a page that times out
 
 
 class Fetched(Struct):
@@ -107,32 +109,33 @@ class Fetched(Struct):
     further: "OptionalFacts | None" = None
     failure: Failure | None = None
     captured: tuple[CapturedExchange, ...] = ()  # the raw response, if capture is on
-    earlier: Blob = b""  # the redirects that led to it, as WARC records
+    earlier: Blob = b""  # the redirects that led to the response, as WARC records
     retry_after: str | None = None
     robots: str | None = None  # directives of `X-Robots-Tag` that apply to us
     canonical: str | None = None  # canonical URL of the `Link` header
     chain: RedirectChain | None = None
-    rendered: bool = False  # the facts are those of the page after its scripts have run
+    rendered: bool = False  # whether the facts describe the page after its scripts have run
     render_wait: RenderWait | None = None
-    loops_to: str | None = None  # the earlier URL that redirects lead back to
+    loops_to: str | None = None  # the earlier URL to which the redirects lead back
 
     @property
     def retryable(self) -> bool:
-        """Return whether a retry may help: the network or the server failed, not the page."""
+        """Return whether a retry may help, because the network or the server failed and not the page."""
         return self.status in RETRYABLE_STATUS or (self.failure is not None and self.failure.retryable)
 
 
 class Retries(Struct, frozen=True):
-    """Whether and when a failed fetch is retried: how many attempts there are, and the wait between them, which doubles
-    each time. Retries are stored in the frontier, so they survive a killed worker."""
+    """The rules for retrying a failed fetch: the number of attempts, and the wait between them, which doubles each
+    time. Retries are stored in the frontier, so they survive a killed worker."""
 
     attempts: int
     first_wait_seconds: float = 1.0
     jitter: Callable[[], float] = random.random
-    asked_seconds: Callable[[str], float | None] = lambda retry_after: None  # parses `Retry-After`; None: ignore it
+    # Parses `Retry-After`; returns None to ignore the header.
+    asked_seconds: Callable[[str], float | None] = lambda retry_after: None
 
     def retry_in_seconds(self, failed_before: int, fetched: Fetched) -> float | None:
-        """Return the time until the next attempt; None if there is none."""
+        """Return the time until the next attempt; None if there is no further attempt."""
         if not fetched.retryable:
             return None
         timed_out = fetched.failure is not None and fetched.failure.code in TIMEOUTS
@@ -142,7 +145,8 @@ class Retries(Struct, frozen=True):
         return max(wait * (1 + JITTER * self.jitter()), self._asked_by(fetched))
 
     def _asked_by(self, fetched: Fetched) -> float:
-        """Return the seconds that the `Retry-After` of a 503 asks for: it delays this URL, not always its host."""
+        """Return the delay in the `Retry-After` header of a 503 response. The delay applies to this URL, and not always
+        to the whole host."""
         asked = self.asked_seconds(fetched.retry_after) if fetched.status == REFUSED and fetched.retry_after else None
         return asked or 0.0
 
@@ -169,7 +173,7 @@ class PageFetcher:
         self._options = options
         self._further = further
         self._capture = capture
-        self._token = token  # our product token, for directives addressed to single robots
+        self._token = token  # our product token, to find directives for specific robots
         self._urls = Canonicalizer(PLAIN_URLS)
         self._id = random.getrandbits(63)
 
@@ -182,8 +186,8 @@ class PageFetcher:
         send_by: float = NO_DEADLINE,
     ) -> Cancellable:
         """Start a fetch; `done` is called once, unless the handle is cancelled first. `condition`: ETag and
-        Last-Modified, at least one of them set, for a conditional request. `chain`: the redirects that led here.
-        `send_by`: see `Request`."""
+        Last-Modified for a conditional request; at least one of them is set. `chain`: the redirects so far. `send_by`:
+        see `Request`."""
         if chain is not None and chain.fetcher_id != self._id:
             for place, field in chain.cookies:
                 self.headers.learn_again(place, field)
@@ -201,7 +205,7 @@ class PageFetcher:
                 fetched = self._read(request.url, outcome)
                 if chain is not None:
                     fetched.redirects = chain.hops
-        except Exception as error:  # if it escaped, the page would never be settled
+        except Exception as error:  # if the exception escaped, the page would never be settled
             return Fetched(request.url, 0.0, failure=unexpected(request.url, error))
         if self._capture and isinstance(outcome, Response):
             fetched.captured = (CapturedExchange(request, outcome),)
@@ -209,7 +213,8 @@ class PageFetcher:
         return fetched
 
     def _redirected(self, request: Request, response: Response, chain: RedirectChain | None) -> Fetched | None:
-        """Return the redirect's target, or the failure if it cannot be followed; None if it has no `Location`."""
+        """Return the target of a redirect, or a failure if the redirect cannot be followed; None if the response has no
+        `Location`."""
         target = leads_to(response, self._urls)
         if target is None:
             return None
@@ -276,7 +281,7 @@ class PageFetcher:
         return fetched
 
     def read_rendered(self, fetched: Fetched, response: Response, html: bytes, content_type: str) -> None:
-        """Replace the facts of a page by those of its rendered form."""
+        """Replace the facts of a page with the facts of its rendered form."""
         self._read_body(fetched, response, html, content_type)
 
     def _read_html(self, fetched: Fetched, response: Response) -> None:
@@ -287,7 +292,8 @@ class PageFetcher:
             self._read_body(fetched, response, body, fetched.content_type)
             facts = fetched.facts
             if fetched.status == 200 and facts is not None and is_shell(body, facts):
-                facts.flags |= PageFlag.NOT_RENDERED  # until a browser has rendered it, which replaces the facts
+                # Set until a browser has rendered the page, which replaces the facts.
+                facts.flags |= PageFlag.NOT_RENDERED
 
     def _read_body(self, fetched: Fetched, response: Response, body: bytes, content_type: str | None) -> None:
         facts = fetched.facts = extract(body, content_type, self._options)
@@ -331,7 +337,8 @@ def _conditions(etag: str | None, last_modified: str | None) -> HeaderPairs:
 
 
 def _cookies(response: Response, chain: RedirectChain | None) -> tuple[tuple[str, str], ...]:
-    """Return the cookies set so far, for another walker that continues the chain; none if they exceed the limit."""
+    """Return the cookies set so far, for a different walker that continues the chain; empty if they exceed the
+    limit."""
     fields = response.headers.all("set-cookie")
     if chain is None and not fields:
         return ()
@@ -345,5 +352,5 @@ def _validator(value: str | None) -> str | None:
 
 
 def may_be_html(content_type: str | None) -> bool:
-    """Return whether the body may be HTML; a body without a declared type may be."""
+    """Return whether the body may be HTML. A body without a declared content type may be HTML."""
     return not content_type or content_type.lstrip().lower().startswith(HTML_TYPES)

@@ -1,4 +1,5 @@
-"""What a fetch found, as the record of a page. What its links mean depends on the crawl, if there is one."""
+"""Copies the results of a fetch to a page record. Links are not handled here, because their meaning depends on the
+crawl."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -8,12 +9,12 @@ from shoal.extract.page import PageFacts, combined
 from shoal.pages.page import Page
 from shoal.web.page_fetcher import Fetched
 
-if TYPE_CHECKING:  # few crawls ask for more than facts
+if TYPE_CHECKING:  # few crawls need more than the basic facts
     from shoal.extract.optional_facts import OptionalFacts
 
 
 def response_to_page(fetched: Fetched, page: Page) -> None:
-    """Copy the response, or the failure, to the record."""
+    """Copy the response or the failure to the page record."""
     page.final_url = fetched.loops_to or fetched.final_url
     page.status = fetched.status
     page.content_type = fetched.content_type
@@ -32,7 +33,7 @@ def response_to_page(fetched: Fetched, page: Page) -> None:
 
 
 def facts_to_page(fetched: Fetched, facts: PageFacts, page: Page) -> None:
-    """Copy the facts of a page to its record; headers of the response may add robots directives."""
+    """Copy the facts of a page to its record. Response headers may add robots directives."""
     page.encoding = facts.encoding
     page.title = facts.title
     page.description = facts.description
@@ -47,7 +48,8 @@ def facts_to_page(fetched: Fetched, facts: PageFacts, page: Page) -> None:
 
 
 def further_to_page(further: "OptionalFacts", page: Page) -> None:
-    """Copy optional facts to the record. An error in the data is the page's error if it has no other."""
+    """Copy optional facts to the record. An error in the data becomes the page's error, unless the page already has an
+    error."""
     page.data = further.data
     page.fingerprint = further.fingerprint
     page.detail = further.detail

@@ -1,5 +1,6 @@
-"""A pool of browsers on this machine: one of them takes the pages. It is replaced after a number of pages, when it is
-old, when it uses too much memory, when it hangs and when it crashes."""
+"""A pool of browsers on this machine. At any time, one of them accepts new pages; browsers that were replaced only
+finish the pages they have. A browser is replaced after a number of pages, or when it is old, uses too much memory,
+hangs or crashes."""
 
 import asyncio
 import os
@@ -20,10 +21,11 @@ from shoal.web.cdp import BrowserLost, CommandFailed
 from shoal.web.network import OriginConnections, PinnedNetwork
 from shoal.web.renderer import BrowserEnded, BrowsersReaped, BrowserStarted, PageRendered, RenderedPage, RenderRequest
 
-LOOK_SECONDS: Final = 1.0  # between two looks at the memory of the browsers
-PAGE_CRASHES: Final = 2  # a page fails after its own process has crashed this often
-BROWSER_LOSSES: Final = 3  # a page fails after this many browsers were lost with it: it may be the cause
-MOST_IDLE_LOOKS: Final = 30  # after which an idle browser is closed
+LOOK_SECONDS: Final = 1.0  # between two checks of the memory of the browsers
+PAGE_CRASHES: Final = 2  # a page fails after its own process has crashed this many times
+# A page fails after this many browsers were lost while they had the page, because it may be the cause.
+BROWSER_LOSSES: Final = 3
+MOST_IDLE_LOOKS: Final = 30  # number of checks after which an idle browser is closed
 
 
 class _PooledBrowser:
@@ -33,12 +35,12 @@ class _PooledBrowser:
         self.browser = browser
         self.since = since
         self.active = 0
-        self.how = ""  # why it ends; empty: it takes pages
+        self.how = ""  # why the browser ends; empty while it accepts pages
         self.is_restarted = False
 
 
 class BrowserPool:
-    """Renders up to `settings.pages` pages at the same time; the others wait for their turn."""
+    """Renders up to `settings.pages` pages at the same time; further pages wait for their turn."""
 
     def __init__(
         self,
@@ -63,8 +65,8 @@ class BrowserPool:
         self._flags: Sequence[str] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
-        self.active = 0  # pages in the browsers
-        self.waiting = 0  # pages that wait for their turn
+        self.active = 0  # number of pages in the browsers
+        self.waiting = 0  # number of pages that wait for their turn
 
     @property
     def is_busy(self) -> bool:
@@ -77,7 +79,7 @@ class BrowserPool:
         return len(self._browsers)
 
     def check(self) -> Path:
-        """Return the browser to start; raise `BadConfig` if there is none."""
+        """Return the path of the browser to start; raise `BadConfig` if there is no browser."""
         return find_chromium(self._settings)
 
     async def render(self, request: RenderRequest) -> RenderedPage | Failure:
@@ -102,7 +104,7 @@ class BrowserPool:
         return outcome
 
     async def restart(self) -> None:
-        """Replace the browsers that run; the pages in them start again in the next one."""
+        """Replace the running browsers. Their pages start again in the next browser."""
         running = list(self._browsers)
         self._connections = OriginConnections()  # the requests of these browsers end with them
         for pooled in running:
@@ -147,7 +149,7 @@ class BrowserPool:
                 pooled.active -= 1
                 if pooled.how and pooled.active == 0:
                     self._end(pooled)
-        message = "The page crashed its browser each time, or used more memory than SHOAL_RENDER_MEMORY."
+        message = "The page crashed its browser every time, or used more memory than SHOAL_RENDER_MEMORY."
         return Failure("render_crashed", message, retryable=False, url=request.url)
 
     async def _render_in(self, pooled: _PooledBrowser, request: RenderRequest) -> RenderedPage | Failure:
@@ -166,7 +168,8 @@ class BrowserPool:
             finally:
                 self._background(self._dispose(pooled, context_id))
             if isinstance(outcome, Failure):
-                # Without a document the page's own request went through the proxy, which knows best why it failed.
+                # Without a document, the page's own request went through the proxy, so the proxy knows best why it
+                # failed.
                 return (account.failure_of(Url(outcome.url)) if request.document is None else None) or outcome
             outcome.counts.bytes = account.counts.bytes_received
             outcome.counts.refused += account.counts.refused
@@ -175,7 +178,7 @@ class BrowserPool:
             account.close()
 
     async def _dispose(self, pooled: _PooledBrowser, context_id: str) -> None:
-        """Close the page of a context and forget all of its data. A browser that cannot do that hangs."""
+        """Close a context with its page and all its data. A browser that cannot do that hangs."""
         try:
             await pooled.browser.call("Target.disposeBrowserContext", browserContextId=context_id)
         except BrowserLost:
@@ -183,7 +186,7 @@ class BrowserPool:
             if pooled.active == 0:
                 self._end(pooled)
         except CommandFailed:
-            pass  # it is gone already
+            pass  # the browser is already gone
 
     async def _ready(self) -> _PooledBrowser:
         """Return the browser for the next page."""
@@ -219,7 +222,7 @@ class BrowserPool:
         return pooled.browser.pages >= settings.browser_pages or age >= settings.browser_age.total_seconds()
 
     def _retire(self, pooled: _PooledBrowser, how: str) -> None:
-        """Give a browser no more pages; it ends when its last page has."""
+        """Give a browser no more pages. The browser ends when its last page has ended."""
         if not pooled.how:
             pooled.how = how
             if self._current is pooled:
@@ -246,7 +249,8 @@ class BrowserPool:
             idle = 0 if self.active or self.waiting else idle + 1
             used = await asyncio.to_thread(memory_of, [pooled.browser.pid for pooled in self._browsers])
             for pooled in list(self._browsers):
-                kept = 0  # what is left once the pages that use too much are killed: they do not end the browser
+                # Memory that is left after killing pages that use too much; killing a page does not end the browser.
+                kept = 0
                 for pid, size in used.get(pooled.browser.pid, {}).items():
                     if pid != pooled.browser.pid and size > self._settings.page_memory:
                         kill_process(pid)
@@ -262,7 +266,7 @@ PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 
 
 def memory_of(groups: Iterable[int]) -> dict[int, dict[int, int]]:
-    """Return the bytes that each process of some process groups has for itself, by group and pid."""
+    """Return the private memory, in bytes, of each process in these process groups, by group and pid."""
     found: dict[int, dict[int, int]] = {group: {} for group in groups}
     for folder in Path("/proc").iterdir() if found and Path("/proc/self").exists() else ():
         if not folder.name.isdecimal():

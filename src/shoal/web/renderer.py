@@ -1,4 +1,4 @@
-"""The renderer: its contract, a remote one over HTTP, and what it reports and keeps."""
+"""The renderer: its interface, a remote renderer over HTTP, its signals, and the screenshots it saves."""
 
 import asyncio
 import re
@@ -25,13 +25,11 @@ WaitEnd = Literal["load", "settled", "selector", "timeout"]
 
 
 class RenderCounts(Struct, kw_only=True):
-    """The requests that a page made, without the one for the page itself."""
+    """The requests that a page made, without the request for the page itself."""
 
     requests: Annotated[int, describe("Requests that the page tried to make.")] = 0
-    refused: Annotated[
-        int, describe("Requests refused by robots.txt or the address rule, or because there were too many.")
-    ] = 0
-    blocked: Annotated[int, describe("Requests that were not sent because of their kind.")] = 0
+    refused: Annotated[int, describe("Requests refused because of robots.txt, the address rule, or their number.")] = 0
+    blocked: Annotated[int, describe("Requests that were not sent because `block` names their kind.")] = 0
     bytes: Annotated[int, describe("Bytes received.")] = 0
 
 
@@ -42,14 +40,14 @@ class RenderedPage(Struct, kw_only=True):
     status: Annotated[int | None, describe("HTTP status of the page.")]
     headers: Annotated[list[tuple[str, str]], describe("Headers of the response.")] = field(default_factory=list)
     html: Annotated[str, describe("The document after the scripts have run.")] = ""
-    is_complete: Annotated[bool, describe("False: the timeout ended the wait, and the page is as it was then.")] = True
+    is_complete: Annotated[bool, describe("False if the page was read because of the timeout.")] = True
     ended: Annotated[
-        WaitEnd | None, describe("How the wait ended: `load`, `settled`, `selector` (it matched) or `timeout`.")
+        WaitEnd | None, describe("What ended the wait: `load`, `settled`, `selector` (it matched) or `timeout`.")
     ] = None
     navigations: Annotated[list[str], describe("URLs that scripts tried to open; they were not followed.")] = field(
         default_factory=list
     )
-    console_errors: Annotated[list[str], describe("Errors that the console showed.")] = field(default_factory=list)
+    console_errors: Annotated[list[str], describe("Errors in the browser console.")] = field(default_factory=list)
     seconds: Annotated[float, describe("Duration of the rendering.")] = 0.0
     counts: Annotated[RenderCounts, describe("The requests that the page made.")] = field(default_factory=RenderCounts)
     screenshot: Annotated[bytes | None, describe("The screenshot as PNG, if it was requested.")] = None
@@ -57,10 +55,10 @@ class RenderedPage(Struct, kw_only=True):
 
 
 class RenderAnswer(Struct, kw_only=True):
-    """The response of the render service: the page, or why it could not be rendered."""
+    """The response of the render service: the page, or the reason why it could not be rendered."""
 
     page: Annotated[RenderedPage | None, describe("The page; null if it could not be rendered.")] = None
-    failure: Annotated[Failure | None, describe("Why it could not be rendered.")] = None
+    failure: Annotated[Failure | None, describe("The reason why the page could not be rendered.")] = None
 
 
 Wait = Literal["load", "networkidle", "selector"]
@@ -69,7 +67,7 @@ Selector = Annotated[str, Meta(min_length=1, max_length=1000)]
 Seconds = Annotated[float, Meta(gt=0, le=600)]
 Agent = Annotated[str, Meta(min_length=1, max_length=500)]
 Label = Annotated[str, Meta(min_length=1, max_length=100)]
-MOST_STEPS: Final = 20  # scrolls, or clicks
+MOST_STEPS: Final = 20  # maximum number of scrolls, and of clicks
 AS_GIVEN: Final = UrlRules(tracking=(), session=())
 
 
@@ -81,18 +79,19 @@ class Viewport(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RenderCookie(Struct, frozen=True, forbid_unknown_fields=True):
-    """A cookie to start with; without a domain, of the page's host."""
+    """A cookie to start with. A cookie without a domain belongs to the page's host."""
 
     name: Annotated[str, describe("Name of the cookie.", min_length=1, max_length=256)]
     value: Annotated[str, describe("Value of the cookie.", max_length=4096)] = ""
     domain: (
         Annotated[str, describe("Domain of the cookie. Default: the page's host.", min_length=1, max_length=253)] | None
     ) = None
-    path: Annotated[str, describe("Path prefix to which it is sent.", max_length=1024)] = "/"
+    path: Annotated[str, describe("Path prefix to which the cookie is sent.", max_length=1024)] = "/"
 
 
 class Document(Struct, frozen=True, forbid_unknown_fields=True):
-    """The response to the page's own request, which was fetched already: the browser does not request it again."""
+    """The response to the page's own request. It was already fetched, so the browser does not request the page
+    again."""
 
     status: Annotated[int, describe("HTTP status.", ge=200, le=599)]
     headers: Annotated[list[tuple[str, str]], describe("Headers.", max_length=1000)]
@@ -114,35 +113,35 @@ class RenderRequest(Form, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Wait,
         describe("Read the page after its load event, once it has settled, or once `selector` matches."),
     ] = "load"
-    selector: Annotated[Selector | None, describe("CSS selector to wait for; for `wait: selector`.")] = None
+    selector: Annotated[Selector | None, describe("CSS selector to wait for with `wait: selector`.")] = None
     timeout: Annotated[
         Seconds | None, describe("Seconds after which the page is read as it is; SHOAL_RENDER_TIMEOUT limits it.")
     ] = None
     headers: Annotated[
-        dict[str, str], describe("Extra request headers, sent to the origin of the page only.", max_length=MOST_HEADERS)
+        dict[str, str], describe("Extra request headers, sent only to the page's origin.", max_length=MOST_HEADERS)
     ] = {}
     cookies: Annotated[
         list[RenderCookie], describe("Cookies to start with: {name, value, domain, path}.", max_length=200)
     ] = []
     user_agent: Annotated[
-        Agent | None, describe("User-Agent header; robots.txt rules are those for SHOAL_USER_AGENT.")
+        Agent | None, describe("User-Agent header. The robots.txt rules for SHOAL_USER_AGENT apply nevertheless.")
     ] = None
     viewport: Annotated[Viewport, describe("Size of the window: {width, height}.")] = Viewport()
     screenshot: Annotated[bool, describe("Return a picture of the page as PNG, in base64.")] = False
     pdf: Annotated[bool, describe("Return the page as PDF, in base64.")] = False
     block: Annotated[list[Resource], describe("Kinds of resources not to load.", max_length=3)] = []
-    scroll: Annotated[bool, describe(f"Scroll to the end first, at most {MOST_STEPS} times while the page grows.")] = (
+    scroll: Annotated[bool, describe(f"First scroll to the end while the page grows, at most {MOST_STEPS} times.")] = (
         False
     )
     click: Annotated[
-        Selector | None, describe(f"Click this element first, again while it is there, at most {MOST_STEPS} times.")
+        Selector | None, describe(f"First click this element until it is gone, at most {MOST_STEPS} times.")
     ] = None
     robots: Annotated[Literal["obey", "ignore"], describe("Whether the requests of the page obey robots.txt.")] = "obey"
     connections: Annotated[int, describe("Concurrent requests per origin.", ge=1, le=100)] = 6
     proxy: Annotated[Label | None, describe("Label of a configured proxy.")] = None
     document: Annotated[
         Document | None,
-        describe("The page's own response if it was fetched already: {status, headers, body in base64}."),
+        describe("The response for the page itself, if already fetched: {status, headers, body in base64}."),
     ] = None
 
     unquoted = frozenset({"headers", "cookies", "document"})
@@ -159,23 +158,23 @@ class BrowserOwner(Protocol):
 
     @property
     def active(self) -> int:
-        """The number of pages in them."""
+        """The number of pages in these browsers."""
         ...
 
     async def restart(self) -> None:
-        """Replace the browsers that run. Pages in progress start again in the new ones; no attempt is counted. Raises
-        `BadConfig` if no new one can be started."""
+        """Replace the running browsers. Pages in progress start again in the new browsers; no attempt is counted.
+        Raises `BadConfig` if no new browser can be started."""
         ...
 
 
 class Renderer(BrowserOwner, Protocol):
-    """Renders pages. A service has browsers, too, but they are not ours to count."""
+    """Renders pages. A render service has browsers, too, but they are not counted here."""
 
     async def render(self, request: RenderRequest) -> RenderedPage | Failure:
-        """Render one page; a page that cannot be rendered is a failure, not an exception.
+        """Render one page. If the page cannot be rendered, return a failure instead of raising an exception.
 
-        Raises `RateLimited` or `BackendUnavailable` if the page was not tried: that is not the page's fault, and the
-        caller tries again later without counting an attempt. A cancelled call stops the page.
+        Raises `RateLimited` or `BackendUnavailable` if the page was not tried. That is not the page's fault, so the
+        caller tries again later without counting an attempt. Cancelling the call stops the page.
         """
         ...
 
@@ -184,11 +183,11 @@ class Renderer(BrowserOwner, Protocol):
         ...
 
     async def close(self) -> None:
-        """End the browsers, and the pages that they render."""
+        """End the browsers and their pages."""
         ...
 
 
-BEYOND: Final = timedelta(seconds=60)  # for the queue of the service, and to send the answer
+BEYOND: Final = timedelta(seconds=60)  # extra time for the queue of the service, and for sending the response
 LARGEST_ANSWER: Final = 256_000_000
 FIX: Final = "check that it is running and that RENDERER_URL is correct"
 
@@ -196,7 +195,7 @@ FIX: Final = "check that it is running and that RENDERER_URL is correct"
 class RemoteRenderer:
     """Renders pages on a service that the operator named."""
 
-    browsers = active = 0  # in this process
+    browsers = active = 0  # this process has no browsers
 
     def __init__(self, settings: RenderSettings, clock: Clock) -> None:
         url = canonical(settings.url)
@@ -215,7 +214,7 @@ class RemoteRenderer:
         if answer.failure is not None:
             return answer.failure
         if answer.page is None:
-            raise BackendUnavailable("the renderer", "its answer has no page", FIX)
+            raise BackendUnavailable("the renderer", "its response contains no page", FIX)
         return answer.page
 
     async def restart(self) -> None:
@@ -238,11 +237,11 @@ class RemoteRenderer:
         try:
             return json.decode(outcome.raw, type=RenderAnswer)
         except (DecodeError, ValidationError):
-            raise BackendUnavailable("the renderer", "the response is not that of a renderer", FIX) from None
+            raise BackendUnavailable("the renderer", "its response is not a renderer's response", FIX) from None
 
     def _refusal(self, response: Response) -> Exception:
-        """Return the error of the service. Errors that are not the page's fault are temporary, so the page is
-        retried."""
+        """Return the exception for an error of the service. Errors that are not the page's fault are temporary, so the
+        page is retried."""
         try:
             problem = json.decode(response.raw, type=dict[str, object])
         except DecodeError:
@@ -281,7 +280,7 @@ class BrowsersReaped(Signal, frozen=True, kw_only=True):
 
 
 class PageRendered(Signal, frozen=True, kw_only=True, tag=True):
-    """A page was rendered, or could not be: `outcome` is `rendered` or the code of the failure."""
+    """A page was rendered or could not be rendered. `outcome` is `rendered` or the failure's code."""
 
     outcome: str
     seconds: float
@@ -292,7 +291,7 @@ LONGEST_NAME = 100
 
 
 def file_name(url: Url) -> str:
-    """Return a file name that a person recognizes, and that differs from those of all other URLs."""
+    """Return a file name that a person recognizes, and that is unique to this URL."""
     readable = re.sub(r"[^A-Za-z0-9]+", "-", url.partition("://")[2]).strip("-")[:LONGEST_NAME]
     return f"{readable}-{xxh3_64_hexdigest(url.encode())}.png"
 
@@ -313,7 +312,7 @@ async def save_screenshot(folder: Path, url: Url, picture: bytes) -> None:
 
 
 class LocalBrowsers:
-    """All browsers of this process. An owner is forgotten when nothing else refers to it."""
+    """All browsers of this process. A browser owner is forgotten when nothing else refers to it."""
 
     def __init__(self) -> None:
         self._owners: WeakSet[BrowserOwner] = WeakSet()

@@ -1,5 +1,6 @@
-"""The step between a fetched page and its record, if a crawl renders: pages that need it are rendered, and their facts
-and links are read from the result. The browser gets the document that was fetched, so no page is requested twice."""
+"""The rendering step between a fetched page and its record. Pages that need a browser are rendered, and their facts and
+links are read from the result. The browser gets the document that was already fetched, so no page is requested
+twice."""
 
 import asyncio
 from collections import deque
@@ -30,8 +31,8 @@ from shoal.web.detect import (
 from shoal.web.page_fetcher import Fetched, PageFetcher
 from shoal.web.renderer import Document, RenderCookie, RenderedPage, Renderer, RenderRequest, Wait
 
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0  # while the renderer refuses pages
-BACKLOG: Final = 4  # times the concurrent pages: this many may wait for the browser before fetching stops
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0  # pauses while the renderer refuses pages
+BACKLOG: Final = 4  # fetching stops when this many times the number of concurrent pages wait for the browser
 BY_THE_BROWSER: Final = frozenset({"accept", "accept-encoding", "accept-language", "cookie", "user-agent"})
 
 RenderMode = Literal["never", "auto", "always"]
@@ -40,28 +41,28 @@ Screenshots = Callable[[Url, bytes], Awaitable[None]]
 
 
 class RenderOptions(Struct, frozen=True, kw_only=True):
-    """How the pages of a crawl are rendered."""
+    """The rendering options of a crawl."""
 
     mode: RenderMode
-    pages: int  # at the same time
+    pages: int  # maximum number of pages at the same time
     wait: Wait = "networkidle"
-    wait_for: Callable[[Url], str | None] = lambda url: None  # a selector, for pages that have to be waited for
+    wait_for: Callable[[Url], str | None] = lambda url: None  # returns the selector to wait for, or None
     scroll: bool = False
-    click: str | None = None  # a selector
+    click: str | None = None  # selector of the element to click
     obeys_robots: bool = True
-    connections: int = 6  # per origin
+    connections: int = 6  # maximum number of requests at the same time per origin
     user_agent: str | None = None
-    proxy: str | None = None  # a label
-    timeout_seconds: float | None = None  # if shorter than SHOAL_RENDER_TIMEOUT
+    proxy: str | None = None  # label of a configured proxy
+    timeout_seconds: float | None = None  # used if shorter than SHOAL_RENDER_TIMEOUT
     screenshots: Screenshots | None = None
 
 
 class RenderCallbacks(Struct, frozen=True, kw_only=True):
-    """Callbacks for events that a user or an operator should know of."""
+    """Callbacks for events that users or operators should know about."""
 
-    unavailable: Callable[[TimeError, float], None]  # called when the renderer refuses pages, with the seconds to wait
-    missing: Callable[[BadConfig], None]  # there is no browser; called for the first page that needs one
-    failed: Callable[[Exception], None]  # ends the walker
+    unavailable: Callable[[TimeError, float], None]  # called with the seconds to wait when the renderer refuses pages
+    missing: Callable[[BadConfig], None]  # called for the first page that needs a browser, if there is no browser
+    failed: Callable[[Exception], None]  # called to end the walker with an error
 
 
 class RenderStage:
@@ -86,18 +87,18 @@ class RenderStage:
         self._kinds = PageKinds()
         self._queue: deque[Rendering] = deque()
         self._active: dict[Rendering, asyncio.Task[None]] = {}
-        self._undecided: dict[str, list[Rendering]] = {}  # by kind: pages that wait for a probe
+        self._undecided: dict[str, list[Rendering]] = {}  # pages that wait for a probe of their kind, by kind
         self._is_missing = False
-        self.waits_for_renderer = False  # it refuses pages, or cannot be reached
+        self.waits_for_renderer = False  # the renderer refuses pages or cannot be reached
 
     @property
     def is_full(self) -> bool:
-        """Return whether so many pages wait for a browser that no more should be fetched."""
+        """Return whether so many pages wait for a browser that no more pages should be fetched."""
         waiting = len(self._queue) + sum(map(len, self._undecided.values()))
         return waiting >= BACKLOG * self._options.pages
 
     def start(self, url: Url, fetched: Fetched, done: Done) -> "Rendering | None":
-        """Render a page if it needs it; `done` is called once, unless the handle is cancelled first."""
+        """Render a page if it needs a browser. `done` is called once, unless the handle is cancelled first."""
         captured = fetched.captured
         if not self._keeps_responses:
             fetched.captured = ()
@@ -131,7 +132,7 @@ class RenderStage:
         return rendering
 
     def cancel(self, rendering: "Rendering") -> None:
-        """Forget a page; if a browser is rendering it, stop that."""
+        """Forget a page. If a browser is rendering the page, stop the browser's work on it."""
         rendering.is_cancelled = True
         if (task := self._active.pop(rendering, None)) is not None:
             task.cancel()
@@ -175,7 +176,8 @@ class RenderStage:
             self._decide(rendering.kind)
 
     async def _patiently(self, request: RenderRequest) -> RenderedPage | Failure:
-        """Render, and wait while the renderer is busy or out of reach: the page is not to blame."""
+        """Render a page. While the renderer is busy or out of reach, wait and try again, because the page is not to
+        blame."""
         pause_seconds = FIRST_PAUSE_SECONDS
         while True:
             try:
@@ -192,7 +194,7 @@ class RenderStage:
             pause_seconds = min(LONGEST_PAUSE_SECONDS, pause_seconds * 2)
 
     async def _read(self, rendering: "Rendering", page: RenderedPage) -> bool:
-        """Replace the facts of a page by those of its rendered form; return whether rendering added anything."""
+        """Replace the facts of a page with the facts of its rendered form; return whether rendering added anything."""
         fetched, before = rendering.fetched, rendering.fetched.facts
         after = take_rendered(self._fetcher, fetched, rendering.response, page)
         assert before is not None
@@ -201,7 +203,7 @@ class RenderStage:
         return has_gained(before, after, len(page.navigations))
 
     def _give_up(self, rendering: "Rendering", error: BadConfig) -> None:
-        """Continue without a browser: pages that needed one are flagged and read as fetched."""
+        """Continue without a browser. Pages that need a browser are flagged and read as fetched."""
         if not self._is_missing:
             self._is_missing = True
             self._callbacks.missing(error)
@@ -232,7 +234,7 @@ class RenderStage:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Rendering:
-    """A page that is rendered, or waits for it."""
+    """A page that is being rendered or waits to be rendered."""
 
     stage: RenderStage
     url: Url
@@ -272,8 +274,8 @@ def request_of(
 
 
 def take_rendered(fetcher: PageFetcher, fetched: Fetched, response: Response, page: RenderedPage) -> PageFacts:
-    """Replace the facts of a page by those of its rendered form, and return them. If the response is captured, so is
-    the rendered document."""
+    """Replace the facts of a page with the facts of its rendered form, and return them. If the response is captured,
+    capture the rendered document, too."""
     html = without_noscript(page.html.encode("utf-8", "replace"))
     fetcher.read_rendered(fetched, response, html, RENDERED_TYPE)
     fetched.rendered = True

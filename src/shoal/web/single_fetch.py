@@ -1,4 +1,5 @@
-"""Single requests through the fetch pool, for callers that await each one: probes of an analysis, and alike."""
+"""Single requests through the fetch pool, for callers that wait for each response, such as the probes of an
+analysis."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -24,7 +25,7 @@ NO_SLOT: Final = "no_slot"
 T = TypeVar("T")
 Done = Callable[[Fetched], None]
 Send = Callable[[Url, float, Done], Cancellable]
-"""Sends the request for a URL by a time, and calls back with its outcome."""
+"""A function that sends the request for a URL before a deadline and calls back with the outcome."""
 
 
 class SingleFetch(Struct, eq=False):
@@ -33,7 +34,7 @@ class SingleFetch(Struct, eq=False):
     seq: int
     at: Url
     send: Send
-    outcome: "asyncio.Future[Fetched | None]"  # None: its slot is over, and it needs another one
+    outcome: "asyncio.Future[Fetched | None]"  # None if its slot has passed, so that it needs a new slot
     host: int = 0
     start_in_seconds: float = 0.0
     slot_at: float = 0.0
@@ -43,7 +44,7 @@ class SingleFetch(Struct, eq=False):
 
 class SingleFetches:
     """Requests single URLs as robots.txt and the slots of their hosts allow. Implements
-    `shoal.web.fetch_pool.PoolCaller`; the throttle tracker is its own."""
+    `shoal.web.fetch_pool.PoolCaller` and has a separate throttle tracker."""
 
     is_closed = False
     is_out_of_reach = False
@@ -66,7 +67,7 @@ class SingleFetches:
         self._hosts = HostStore()
         self._pool: FetchPool[SingleFetch] = FetchPool(size, self, throttle)
         self._numbers = count()
-        self._one_commit = asyncio.Lock()  # what was learned about hosts is stored by one commit at a time
+        self._one_commit = asyncio.Lock()  # only one commit at a time stores host updates
 
     async def fetch(self, url: Url, send: Send) -> Fetched:
         """Request one URL. Return a failure if robots.txt forbids it or is unreachable, or if no slot came in time."""
@@ -74,7 +75,7 @@ class SingleFetches:
         while True:
             grant = await self._find_slot(origin(url))
             if self._clock.monotonic() + grant.wait_seconds > give_up_at:
-                why = f"{origin(url)} has no free slot within {LONGEST_WAIT_SECONDS:g} s: it is on hold, or busy."
+                why = f"{origin(url)} had no free slot within {LONGEST_WAIT_SECONDS:g} s: the host is on hold or busy."
                 return _failed(Failure(NO_SLOT, why, retryable=True, url=url))
             if not grant.granted:
                 await self._clock.sleep(grant.wait_seconds)
@@ -94,12 +95,13 @@ class SingleFetches:
                 return fetched
 
     async def _find_slot(self, host_origin: str) -> SlotGrant:
-        """Reserve the next slot of a host, and store what responses said about hosts in the same commit."""
+        """Reserve the next slot of a host. In the same commit, store the host updates from earlier responses."""
         async with self._one_commit:
             return await self._record(lambda tx: self._limiter.next_slot(tx, host_origin, LONGEST_WAIT_SECONDS))
 
     async def settle(self) -> None:
-        """Store what the last responses said about hosts. Each fetch stores this for the responses before it."""
+        """Store the host updates from the last responses. Each fetch already stores the updates from earlier
+        responses."""
 
         async def nothing(tx: Tx) -> None: ...
 
@@ -124,7 +126,7 @@ class SingleFetches:
         return result
 
     def close(self) -> None:
-        """Cancel everything, robots.txt requests included."""
+        """Cancel everything, including robots.txt requests."""
         self._pool.drop()
         self._robots.close()
 

@@ -1,4 +1,5 @@
-"""Fetch one sitemap: request it, follow its redirects, parse its entries. Failures are returned, not raised."""
+"""Fetches sitemaps: requests a sitemap, follows redirects, and parses the entries. Failures are returned, not
+raised."""
 
 from collections import deque
 from collections.abc import Callable
@@ -33,7 +34,7 @@ class FetchedSitemap(Fetched):
     small response may expand to 50 MB and many results may be waiting."""
 
     sitemap: "Sitemap | None" = None
-    body: Callable[[], bytes | Failure] | None = None  # the raw body, until it is opened
+    body: Callable[[], bytes | Failure] | None = None  # returns the raw body; set until the body is opened
     listed: int = 0
 
     def open(self) -> None:
@@ -48,10 +49,10 @@ class FetchedSitemap(Fetched):
         else:
             self.sitemap = read_sitemap(body)
             self.listed = len(self.sitemap.entries)
-            self.sitemap.entries.reverse()  # so that taking the first ones is cheap
+            self.sitemap.entries.reverse()  # so that taking the first entries is cheap
 
     def take(self, most: int) -> list[str]:
-        """Remove and return the next URLs, as written and in order."""
+        """Remove the next URLs and return them, as written and in order."""
         if self.sitemap is None:
             return []
         entries = self.sitemap.entries
@@ -65,7 +66,8 @@ class FetchedSitemap(Fetched):
 
     @property
     def problem(self) -> str | None:
-        """Return what went wrong, as a predicate for the sitemap's name; None if all of it was read."""
+        """Return a description of the problem, worded to follow the sitemap's name; None if the whole sitemap was
+        read."""
         if self.failure is not None:
             return f"could not be fetched ({self.failure.message.rstrip('.')})"
         if self.sitemap is None:
@@ -88,9 +90,10 @@ class _SitemapFetch(Struct, eq=False):
 
 
 class SitemapFetcher:
-    """Fetches sitemaps for one walker. They may be much larger than pages; those over the limit are truncated. A large
-    one is requested again when no other large one is in progress, and the next one only after `go_on`: fetched
-    concurrently, they and their entries would exhaust memory."""
+    """Fetches sitemaps for one walker. Sitemaps may be much larger than pages; a sitemap over the limit is truncated.
+    Large sitemaps are fetched one at a time, because together with their entries they would exhaust memory: a sitemap
+    that turns out to be large is requested again when no other large sitemap is in progress. The next large sitemap
+    starts only after `go_on`."""
 
     def __init__(
         self,
@@ -106,9 +109,9 @@ class SitemapFetcher:
         )
         self._small = replace(self._limits, max_body_bytes=SMALL_BYTES, cut_body=False)
         self._blocked = blocked
-        self._large: deque[_SitemapFetch] = deque()  # large ones, fetched one at a time
-        self._is_busy = False  # fetching a large one
-        self._is_read = True  # the last large one is read and its entries are stored
+        self._large: deque[_SitemapFetch] = deque()  # large sitemaps, fetched one at a time
+        self._is_busy = False  # whether a large sitemap is being fetched
+        self._is_read = True  # whether the last large sitemap has been read and its entries are stored
 
     def submit(self, url: Url, done: Callable[[FetchedSitemap], None], send_by: float = NO_DEADLINE) -> Cancellable:
         """Start a fetch; `done` is called once, unless the handle is cancelled first. `send_by`: see `Request`."""
@@ -117,7 +120,7 @@ class SitemapFetcher:
         return fetch
 
     def go_on(self) -> None:
-        """Start the next large sitemap, after the entries of the last one have been stored."""
+        """Start the next large sitemap, because the entries of the previous large sitemap have been stored."""
         self._is_read = True
         if self._large:
             self._begin_next()
@@ -153,7 +156,7 @@ class SitemapFetcher:
     def _fetched(self, url: str, outcome: Outcome) -> FetchedSitemap:
         try:
             return self._read(url, outcome)
-        except Exception as error:  # if it escaped, the sitemap would never be settled
+        except Exception as error:  # if the exception escaped, the sitemap would never be settled
             return FetchedSitemap(url, 0.0, failure=unexpected(url, error))
 
     def _read(self, url: str, outcome: Outcome) -> FetchedSitemap:
@@ -177,7 +180,8 @@ class SitemapFetcher:
         return fetched
 
     def _body(self, response: Response) -> bytes | Failure:
-        """Move the body out of the response, which is still referenced elsewhere while the body is parsed."""
+        """Move the body out of the response, because other code still refers to the response while the body is
+        parsed."""
         taken = copy(response)
         response.raw = b""
         encodings = [value.strip().lower() for value in taken.headers.all("content-encoding")]

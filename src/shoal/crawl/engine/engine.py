@@ -1,7 +1,8 @@
-"""The engine: the life of one walker, from attaching to its crawl to its last commit.
+"""The engine, which runs one walker from the moment it attaches to its crawl to its last commit.
 
-It makes one commit after another while `FetchWindow` fetches. Each commit stores what `BatchBuilder` collected and
-takes as many URLs as the window needs until the next one; its result says whether to continue, pause or stop.
+The engine makes one commit after another while `FetchWindow` fetches. Each commit stores the results that
+`BatchBuilder` collected, and takes as many URLs as the window needs until the next commit. The result of the commit
+says whether to continue, pause or stop.
 """
 
 import sys
@@ -22,14 +23,14 @@ from shoal.crawl.frontier.values import Control, Settled, Turn, WalkerBatch
 from shoal.crawl.journal_messages import JournalReporter
 from shoal.hosts.rate import FetchRate
 
-LONGEST_SILENCE_SECONDS = 1.0  # between commits without results: how fast pause and stop are noticed
+LONGEST_SILENCE_SECONDS = 1.0  # between commits without results: the longest delay until a pause or stop is noticed
 OUTAGE_SECONDS = 0.5  # between attempts to reach the store again
-NEXT_URL = "the next URL"  # its host is on hold, its slot is far ahead, or it is to be retried later
-REPORT_SECONDS = 60.0  # between reports of attempts that failed
+NEXT_URL = "the next URL"  # the URL's host is on hold, its slot is far ahead, or it will be retried later
+REPORT_SECONDS = 60.0  # between two reports that the store is out of reach
 
 
 class Ending(Enum):
-    """Why a walker ended."""
+    """The reason why a walker ended."""
 
     DRAINED = "drained"
     PAUSED = "paused"
@@ -70,30 +71,32 @@ class Engine:
         self._clock = clock
         self._journal = JournalReporter(clock)
         self._started_at = self._cut_at = clock.monotonic()
-        self._reported_at = float("-inf")  # when an outage was reported last
-        self._progressed_at = self._started_at  # when something was settled last, or nothing was due
-        self._nothing_due = False  # at the last commit, no URL of the frontier could be taken yet
+        self._reported_at = float("-inf")  # when an outage was last reported
+        self._progressed_at = self._started_at  # when a URL was last settled, or no URL was due
+        self._nothing_due = False  # at the last commit, no URL in the frontier was due
 
     def stalled_seconds(self) -> float:
-        """Return the time in which nothing was settled although work was due. Waiting for a host is not a stall."""
+        """Return for how long no URL has been settled although work was due. Waiting for a host does not count as a
+        stall."""
         return self._clock.monotonic() - self._progressed_at
 
     @property
     def waits_for(self) -> str | None:
-        """Return what the next fetch waits for: a URL that is due, or see the window; None if for a response."""
+        """Return what the next fetch waits for: a URL to become due, or a reason from the window; None if only
+        responses are awaited."""
         return NEXT_URL if self._nothing_due and not self._batch.held else self._window.waits_for
 
     def limit_rate(self, rate: FetchRate | None) -> None:
-        """Start fetches only at this rate; None: as soon as possible."""
+        """Limit the rate at which fetches start; None removes the limit."""
         self._window.pool.limit_rate(rate)
 
     async def run(self) -> Ending:
-        """Crawl until this walker no longer holds the job; return why.
+        """Crawl until this walker no longer holds the job; return the reason why it ended.
 
-        After an outage of the store, start over from what it knows, as long as the job is ours. Whether the commit that
-        failed was stored is unknown, so its batch is not sent twice: either the store has it, or the URLs in it are
-        still ours and are taken again. A walker that was asked to return its job does not wait for the end of an
-        outage.
+        After an outage of the store, start over from the stored state, as long as the job is ours. The walker cannot
+        know whether the failed commit was stored, so it does not send the batch again: either the store has the batch,
+        or its URLs are still held by this walker and are taken again. A walker that was asked to return its job does
+        not wait for the end of an outage.
         """
         try:
             while True:
@@ -119,7 +122,7 @@ class Engine:
             self._signals.interrupted(error)
 
     def _report_settled(self, done: list[Settled]) -> None:
-        """Report what a commit made durable."""
+        """Report the results that a commit made durable."""
         self._signals.settled(done, self._sitemaps.is_guess)
         self._callbacks.settled(done)
 
@@ -164,7 +167,8 @@ class Engine:
         self._window.change(size)
 
     async def _widen_scope(self) -> None:
-        """Add the hosts that seeds redirected to when other walkers fetched them, or this one before it was killed."""
+        """Add to the scope the hosts that seeds redirected to, if other walkers fetched these seeds, or if this walker
+        fetched them before it was killed."""
         for url in await self._commits.seeds_landed():
             self._pages.scope.widen(url)
 
@@ -193,17 +197,17 @@ class Engine:
         self._report_settled(self._commits.stored(batch))
         if batch.hosts:
             self._throttle.learn(turn.hold_seconds)
-            for host in turn.hold_seconds:  # responses to other walkers may have led to the hold
+            for host in turn.hold_seconds:  # other walkers' responses may have caused the hold
                 self._window.pool.put_back(host)
             self._journal.held(batch.hosts, turn.hold_seconds)
             self._signals.hosts_held(batch.hosts, turn.hold_seconds)
         return turn
 
     async def _leave(self, commit: Callable[..., Awaitable[None]], *reason: str) -> None:
-        """Make the last commit, with everything that finished."""
+        """Make the last commit, with all results so far."""
         self._window.drop()
         batch = self._cut()
-        await self._batch.complete(batch, sys.maxsize)  # no later batch can take the rest
+        await self._batch.complete(batch, sys.maxsize)  # there is no later batch for the rest
         await commit(batch, *reason)
         self._report_settled(self._commits.stored(batch))
 
@@ -214,7 +218,8 @@ class Engine:
         return batch
 
     async def _wait_until_due(self, turn: Turn) -> None:
-        """Wait for enough results, enough time, a request, or the end of all work in flight."""
+        """Wait until a commit is due: because of enough results, the time since the last commit, a request, or the end
+        of all work in flight."""
         control, began_at = self._control, self._clock.monotonic()
         longest = min(silence_seconds(turn), self._budget.remaining_seconds)
         while control.hand_back_reason is None and not control.is_nudged:

@@ -1,5 +1,5 @@
-"""The fetches of one walker: decides which URLs may be fetched, hands them to the fetch pool, and what comes back to
-the readers and the batch."""
+"""The fetches of one walker. The window decides which URLs may be fetched, passes these URLs to the fetch pool, and
+passes the responses to the readers and the results to the batch."""
 
 import asyncio
 from collections.abc import Callable
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 class Admission:
-    """Decides about the URLs of one walker before they are fetched.
+    """Decides whether and how the URLs of one walker are fetched.
 
-    The frontier asks it, too (`shoal.crawl.store.AdmissionChecks`), so that no slot of a host is reserved for a URL
+    The frontier calls it, too (`shoal.crawl.store.AdmissionChecks`), so that no slot of a host is reserved for a URL
     that will not be fetched.
     """
 
@@ -38,10 +38,10 @@ class Admission:
         self.robots = robots
         self.pages = pages
         self._sitemaps = sitemaps
-        self.rejudges = rejudges  # options were changed, so URLs that wait may no longer belong to the crawl
+        self.rejudges = rejudges  # options were changed, so some waiting URLs may no longer belong to the crawl
 
     def skip_fate(self, task: FrontierTask) -> Fate | None:
-        """Return the fate of a URL that is known not to be fetched; None if it may be."""
+        """Return the fate of a URL that must not be fetched; None if it may be fetched."""
         if task.chain is not None or task.kind is UrlKind.SITEMAP:
             return None
         if self.rejudges and (fate := self.pages.judge_again(task)) is not Fate.OPEN:
@@ -55,7 +55,7 @@ class Admission:
         return self.robots.knows(origin)
 
     def check(self, task: FrontierTask, batch: WalkerBatch) -> Admitted | Settled:
-        """Return what to do with a task whose slot has come, or its outcome if it needs no fetch.
+        """Return how to fetch a task whose slot has come, or the task's outcome if no fetch is needed.
 
         Sitemaps that a robots.txt names are added to `batch`.
         """
@@ -95,9 +95,10 @@ class Admission:
         return self.pages.turned_away(task, fate)
 
     def _check_sitemap(self, task: FrontierTask, batch: WalkerBatch) -> Admitted | Settled:
-        """Check a sitemap. It waits for the robots.txt of its host, which may name others.
+        """Check a sitemap. A sitemap waits for the robots.txt of its host, which may name other sitemaps.
 
-        The rules can forbid only a sitemap whose address was guessed: one that somebody named is meant to be read.
+        Only a sitemap whose address was guessed can be forbidden by robots.txt. A sitemap that somebody named is meant
+        to be read.
         """
         answer = self.robots.judge(task.url)
         if answer is RobotsAnswer.UNKNOWN:
@@ -112,27 +113,27 @@ class Admission:
 
 
 class Fetchers:
-    """Starts each fetch with the fetcher that serves its URL; this is the only place that chooses one."""
+    """Starts each fetch with the fetcher for its URL. Fetchers are chosen only here."""
 
     def __init__(self, pages: PageFetcher, sitemaps: SitemapFetcher) -> None:
         self._pages = pages
         self._sitemaps = sitemaps
 
     def start(self, task: FrontierTask, send_by: float, done: Callable[[Fetched], None]) -> Cancellable:
-        """Fetch the URL of a task, or the redirect target that it has reached."""
+        """Fetch the URL of a task, or, if the task was redirected, its redirect target."""
         if task.kind is UrlKind.SITEMAP:
             return self._sitemaps.submit(task.url, done, send_by)
         condition = (task.etag, task.last_modified) if task.is_conditional else None
         return self._pages.submit(task.at, done, condition, task.chain, send_by)
 
     def resume_sitemaps(self) -> None:
-        """Allow the next large sitemap: the last one has been read."""
+        """Allow the next large sitemap, because the previous one has been read."""
         self._sitemaps.go_on()
 
 
 class FetchWindow:
-    """Implements `shoal.web.fetch_pool.PoolCaller` for the URLs of one walker. What may not be fetched now goes back to
-    the frontier, whose next take gives it another slot. Pages in a browser have their own window."""
+    """Implements `shoal.web.fetch_pool.PoolCaller` for the URLs of one walker. URLs that may not be fetched now go back
+    to the frontier, whose next take gives them new slots. Pages in a browser have their own window."""
 
     def __init__(
         self,
@@ -150,7 +151,7 @@ class FetchWindow:
         self._batch = responses.batch
         self._throttle = responses.batch.throttle
         self._control = control
-        self._has_capacity = has_capacity  # of the consumer of the results
+        self._has_capacity = has_capacity  # whether the consumer of the results has capacity
         self._rendering = rendering
         self.pool: FetchPool[FrontierTask] = FetchPool(size, self, self._throttle)
         self._in_browser: dict[int, Cancellable] = {}
@@ -163,18 +164,19 @@ class FetchWindow:
 
     @property
     def waits_for_renderer(self) -> bool:
-        """Return whether pages wait because the renderer refuses them, or cannot be reached."""
+        """Return whether pages wait because the renderer refuses them or cannot be reached."""
         return bool(self._in_browser) and self._rendering is not None and self._rendering.waits_for_renderer
 
     @property
     def waits_for(self) -> str | None:
-        """Return what the next fetch waits for; None if that is the response to an earlier one, or nothing."""
+        """Return what the next fetch waits for; None if it waits only for the response to an earlier fetch, or for
+        nothing."""
         if self.waits_for_renderer or (self._rendering is not None and self._rendering.is_full):
             return "the renderer"
         return self.pool.waits_for
 
     def accept(self, tasks: list[FrontierTask]) -> None:
-        """Take over tasks from the frontier, and start what may start."""
+        """Accept tasks from the frontier, and start the fetches that may start now."""
         self._batch.take(tasks)
         wanted = []
         for task in tasks:
@@ -189,7 +191,7 @@ class FetchWindow:
         self.pool.accept(wanted)
 
     def catch_up(self) -> None:
-        """Read responses that waited, then start more fetches."""
+        """Read the waiting responses, then start more fetches."""
         self._read_waiting()
         self.pool.fill()
 
@@ -199,12 +201,12 @@ class FetchWindow:
             self._fetchers.resume_sitemaps()
 
     def change(self, size: WindowSize) -> None:
-        """Apply changed options of the crawl, including to tasks that wait in the queues of their hosts."""
+        """Apply changed options of the crawl. They also apply to tasks that wait in the queues of their hosts."""
         self._admission.rejudges = True
         self.pool.resize(size)
 
     def drop(self) -> None:
-        """Cancel what is in flight and forget what waits: the frontier gets it back."""
+        """Cancel the fetches in flight and forget the waiting tasks: the frontier gets all their URLs back."""
         self.pool.drop()
         for page in self._in_browser.values():
             page.cancel()
@@ -215,7 +217,7 @@ class FetchWindow:
             self._continuation = None
 
     def close(self) -> None:
-        """Cancel everything, robots.txt requests included."""
+        """Cancel everything, including robots.txt requests."""
         self.drop()
         self._admission.robots.close()
 
@@ -260,7 +262,7 @@ class FetchWindow:
 
     def _rendered(self, task: FrontierTask, fetched: Fetched) -> None:
         if self._in_browser.pop(task.seq, None) is None:
-            return  # cancelled: the frontier has it back
+            return  # cancelled: the frontier has the URL back
         try:
             self._read(task, fetched)
             self.pool.fill()
@@ -286,21 +288,22 @@ class FetchWindow:
 
 
 def window_and_rate(crawl: Crawl, settings: Settings, timing: SlotTiming | None = None) -> tuple[WindowSize, HostRate]:
-    """Return how many fetches may be in flight and how far apart; explicit options override the speed profile."""
+    """Return the maximum number of fetches in flight, and the rate limit per host. Explicit options override the speed
+    profile."""
     config = crawl.config
     speed = config.speed or "normal"
     profile = settings.crawl.speed_profile(speed, config.concurrency)
     total = config.concurrency or settings.crawl.max_concurrent_curl
     delay_seconds = profile.delay.total_seconds()
     if config.delay_seconds is not None:
-        delay_seconds = round(config.delay_seconds, 6)  # a store counts microseconds: less is no delay
+        delay_seconds = round(config.delay_seconds, 6)  # stores count microseconds, so a shorter delay is no delay
     connections = min(total, profile.connections)
     rate = HostRate(
         delay_seconds,
         probe=config.robots == "obey",
         per_host=config.max_pages_per_host,
         walkers=config.workers,
-        # Half of the connections are enough to keep a host busy that is too slow for the delay.
+        # If a host is too slow for the delay, half of the connections are enough to keep it busy.
         latency_factor=0.0 if speed == "max" else 2 / connections,
         longest_latency_delay_seconds=settings.hosts.longest_slow_delay.total_seconds(),
         timing=timing,

@@ -1,4 +1,4 @@
-"""URLs that are known: those of the crawl that this one follows, and those that were committed."""
+"""Known URLs: the URLs of the previous crawl that this crawl repeats, and the URLs that were committed."""
 
 from collections.abc import Collection, Container, Sequence
 from typing import cast
@@ -19,23 +19,24 @@ BORDERS = (
     *("scope", "include", "exclude", "robots", "sitemap", "max_pages_per_host"),
     *("sort_query", "drop_params", "keep_params", "tracking_params", "session_params"),
 )
-"""Options that decide which links of a page are fetched, besides the seeds and the depth."""
+"""The options that decide, together with the seeds and the depth, which links of a page are fetched."""
 
 READING = ("analyze", "rules", "hooks")
-"""Options that add data to a page: an unchanged page has it only if the previous crawl had the same options."""
+"""Options that add data to a page record. An unchanged page has this data only if the previous crawl had the same
+options."""
 
-MOST_URLS = 100_000  # cached by key, since most links of a site are on most of its pages
+MOST_URLS = 100_000  # cached by key, because most links of a site appear on most of its pages
 
 
 class RecalledPage(Struct, frozen=True):
-    """A page of the previous crawl, and the URLs that its followed links lead to."""
+    """A page of the previous crawl, and the target URLs of its followed links."""
 
     page: Page
     urls: list[Url]
 
 
 class PreviousCrawl:
-    """The previous crawl as one walker reads it. It has ended, so it does not change."""
+    """The previous crawl, read by one walker. The previous crawl has ended, so it does not change."""
 
     def __init__(self, database: Database, crawl: Crawl, config: CrawlConfig, *, is_whole: bool) -> None:
         self._database = database
@@ -51,7 +52,8 @@ class PreviousCrawl:
         self._urls: dict[int, Url] = {}
 
     async def prepare(self, tx: Tx, tasks: list[FrontierTask]) -> None:
-        """Give tasks that were just taken the validators of the previous crawl, and its depth if that was smaller."""
+        """Copy validators from the previous crawl to tasks that were just taken. If the previous depth of a task's page
+        was smaller, copy that depth, too."""
         if not (self._reads_the_same or self._same_borders):
             return
         asked = {(task.key, task.chk): task for task in tasks if task.kind is UrlKind.PAGE and task.chain is None}
@@ -61,7 +63,7 @@ class PreviousCrawl:
             task = asked.get((row.key, row.chk))
             if task is None:
                 continue
-            if self._same_borders:  # unchanged pages arrive sooner, so other paths may be found first
+            if self._same_borders:  # responses for unchanged pages arrive sooner, so longer paths may be found first
                 task.depth = min(task.depth, row.depth)
             if not (self._reads_the_same and row.is_condition):
                 continue
@@ -73,7 +75,8 @@ class PreviousCrawl:
             await self._make_conditional(tx, doubtful)
 
     async def recall(self, tasks: list[FrontierTask]) -> dict[tuple[int, int], RecalledPage]:
-        """Return the records of these pages, by key and check. Pages that were deleted with their crawl are missing."""
+        """Return the previous records of these pages, by key and check. If the previous crawl was deleted, its pages
+        are missing."""
 
         async def look(tx: Tx) -> dict[tuple[int, int], RecalledPage]:
             depths = {(task.key, task.chk): task.depth for task in tasks}
@@ -88,14 +91,15 @@ class PreviousCrawl:
         return await self._database.read(look)
 
     async def _make_conditional(self, tx: Tx, doubtful: list[tuple[FrontierTask, Validators, list[int]]]) -> None:
-        """Make the requests of pages conditional whose links were all fetched, so that they can be followed."""
+        """Make the request for a page conditional if all links of the page were fetched, so that the links can be
+        followed."""
         await self._learn(tx, {key for _, _, followed in doubtful for key in followed})
         for task, row, followed in doubtful:
             if all(key in self._urls for key in followed):
                 task.etag, task.last_modified = row.etag, row.last_modified
 
     async def _learn(self, tx: Tx, keys: set[int]) -> None:
-        """Look up the URLs of keys."""
+        """Look up the URLs for these keys."""
         missing = sorted(keys - self._urls.keys())
         if missing:
             if len(self._urls) + len(missing) > MOST_URLS:
@@ -109,7 +113,7 @@ class PreviousCrawl:
 
 
 def is_whole(crawl: Crawl, counts: Counts, traps: list[Trap]) -> bool:
-    """Return whether every link of the crawl was fetched, or skipped for a reason that still holds.
+    """Return whether every link of the crawl was either fetched or skipped for a reason that still holds.
 
     Links in quarantine or over the page limit of their host do not count: the next crawl may fetch them.
     """
@@ -124,15 +128,15 @@ def _same_borders(mine: CrawlConfig, theirs: CrawlConfig) -> bool:
 
 
 MOST_INSIDE = 50_000  # URLs per generation: about 10 MB
-MOST_OUTSIDE = 10_000  # most of them occur once, the others on every page
-MOST_EACH = 200  # characters, on average: fewer URLs are cached if they are longer
+MOST_OUTSIDE = 10_000  # most of these URLs occur only once, the rest on every page
+MOST_EACH = 200  # characters, on average: if URLs are longer, fewer are cached
 PACKED = 8  # bytes at the start of a digest: its packed key
 
 Key = tuple[int, int]
 
 
 class Generations:
-    """Two generations of URLs: when the young one is full, it replaces the old one."""
+    """Two generations of URLs: when the young generation is full, it replaces the old generation."""
 
     __slots__ = ("_most", "length", "old", "young")
 
@@ -143,16 +147,17 @@ class Generations:
         self.old: dict[Url, bytes] = {}
 
     def grow_old(self) -> None:
-        """Start a new generation if the young one is full."""
+        """Start a new generation if the young generation is full."""
         if len(self.young) >= self._most or self.length >= self._most * MOST_EACH:
             self.old, self.young, self.length = self.young, {}, 0
 
 
 class SeenCache:
-    """Caches URLs in scope and out of scope apart, so that the many that occur only once evict no others.
+    """Caches URLs in scope and URLs out of scope separately, so that the many out-of-scope URLs that occur only once do
+    not evict URLs in scope.
 
-    It holds only URLs that were sent to the store, so a hit is always right, and a miss only costs a query. Keys are
-    stored packed, as in the link blob of a page.
+    The cache holds only URLs that were sent to the store, so a hit is always right, and a miss only costs a query. Keys
+    are stored packed, as in a page's link blob.
     """
 
     def __init__(self, key_seed: int, inside: int = MOST_INSIDE, outside: int = MOST_OUTSIDE) -> None:
@@ -162,11 +167,12 @@ class SeenCache:
 
     @property
     def texts(self) -> Container[str]:
-        """Strings that are known to be canonical URLs."""
+        """The texts that are known to be canonical URLs."""
         return self._inside.young
 
     def add(self, urls: Collection[Url], in_scope: Sequence[bool]) -> tuple[list[bytes], dict[Url, Key]]:
-        """Add distinct URLs. Return their packed keys, and the keys of those that were not in the cache."""
+        """Add distinct URLs. Return the packed keys of all these URLs, and the keys of the URLs that were not in the
+        cache."""
         keys = list(map(self._inside.young.get, urls))
         unknown = self._fill(urls, in_scope, keys) if None in keys else {}
         return cast("list[bytes]", keys), unknown

@@ -1,4 +1,5 @@
-"""From a fetched page to its record, its fate and the URLs it links to. No I/O; its only state is its caches."""
+"""Turns a fetched page into its record, its fate and the URLs it links to. Does no I/O and keeps no state except
+caches."""
 
 from collections.abc import Callable, Iterable
 from itertools import compress
@@ -36,10 +37,10 @@ KEPT_FACTS = (
     *("content_hash", "links_internal", "links_external", "rendered", "render_wait"),
     *("data", "text_hash", "fingerprint", "detail", "links", "outlinks", "flags"),
 )
-"""The fields that an unchanged page takes from its record in the previous crawl."""
+"""The fields that are copied to an unchanged page from its record in the previous crawl."""
 
 ROBOTS_RETRY_SECONDS = 5.0
-MOST_AWAITED_SECONDS = 30.0  # between two looks at the URL that a redirect waits for
+MOST_AWAITED_SECONDS = 30.0  # between two checks of the URL that a redirect waits for
 MOST_REMEMBERED = 50_000  # invalid links, or URLs to be judged again
 LONGEST_REFUSED = 200  # characters
 
@@ -73,21 +74,21 @@ class PageReader:
         self.urls = urls
         self.clock = clock
         self.retries = retries
-        self._lone_seed = seeds[0] if len(set(seeds)) == 1 else None  # if the crawl has only one
-        self.is_out_of_reach = False  # the host of the lone seed: the crawl has no other URL, so nothing is retried
+        self._lone_seed = seeds[0] if len(set(seeds)) == 1 else None  # set if the crawl has only one seed
+        self.is_out_of_reach = False  # whether the lone seed cannot be reached: then nothing is retried
         self._known = SeenCache(crawl.key_seed)
-        self._refused: set[str] = set()  # invalid links that were reported, as written
-        self._again: set[Url] = set()  # skipped, but to be judged again when found on another path
+        self._refused: set[str] = set()  # invalid links that were already reported, as written
+        self._again: set[Url] = set()  # skipped URLs that are judged again when they are found on a different path
         self._again_length = 0  # in characters
         self._respect_robots = config.robots == "obey"  # robots meta tags, X-Robots-Tag and rel=nofollow
         self._follow = config.sitemap != "only"  # links of pages; sitemaps are followed in any case
         self._guess_sitemaps = wants_sitemaps(config)  # at hosts that seeds redirect to
-        self._denies = denies  # whether the robots.txt of the URL's host is known and forbids it
-        self._checks_links = checks_links  # against robots.txt, before they are stored
+        self._denies = denies  # returns whether the robots.txt of the URL's host is known and forbids the URL
+        self._checks_links = checks_links  # whether links are checked against robots.txt before they are stored
         self.traps = TrapWatch(clock.now().year)
 
     def read(self, task: FrontierTask, fetched: Fetched, batch: WalkerBatch) -> Settled:
-        """Settle a fetched page, and add what it links to to the batch."""
+        """Settle a fetched page, and add the URLs in its links to the batch."""
         code = "" if fetched.failure is None else fetched.failure.code
         wait = None if self._has_no_way_in(task, code) else self.retries.retry_in_seconds(task.attempts, fetched)
         if wait is not None:
@@ -106,7 +107,7 @@ class PageReader:
         before = len(batch.found)
         if fetched.facts is not None:
             self._links(task, fetched, fetched.facts, page, batch)
-        if fetched.status == 200:  # error pages all look the same, which is not a trap
+        if fetched.status == 200:  # all error pages look the same, but this does not make them a trap
             new = batch.found[before:]
             known = (page.links_internal or 0) - len(new)
             self.traps.notice(task.url, task.depth, fetched.facts, new, known, batch)
@@ -115,7 +116,8 @@ class PageReader:
         return Settled(task, Fate.FETCHED if fetched.status is not None else Fate.FAILED, page)
 
     def _read_as_sitemap(self, fetched: Fetched, batch: WalkerBatch) -> None:
-        """Queue a seed that is a sitemap or a feed, by its type or its name, to be read as one."""
+        """If the content type or the name of a seed suggests a sitemap or a feed, queue the seed to be read as a
+        sitemap."""
         url = self.urls.canonical(fetched.final_url)
         if not isinstance(url, UrlRefusal) and may_be_sitemap(url, fetched.content_type):
             if fetched.redirects:
@@ -123,7 +125,7 @@ class PageReader:
             batch.found.append(new_sitemap(url, 0, self.key_seed))
 
     def redirect(self, task: FrontierTask, fetched: Fetched, batch: WalkerBatch) -> Settled:
-        """Judge the target of a redirect like a link. If it may be fetched, the task continues there.
+        """Judge the target of a redirect like a link. If the target may be fetched, the task continues there.
 
         Otherwise the task ends here, and the target gets its own fate. Targets of seeds are always in scope.
         """
@@ -160,7 +162,7 @@ class PageReader:
         return self._judge_target(task, target) if judged is Fate.OPEN else judged
 
     def turned_away(self, task: FrontierTask, fate: Fate) -> Settled:
-        """Settle a page that redirects to a URL that is not fetched, with that URL's fate."""
+        """Settle a page that redirects to a URL that is not fetched. The page gets the fate of that URL."""
         page = self._bare(task)
         if task.chain is not None:
             page.status = task.chain.steps[-1].status
@@ -170,11 +172,11 @@ class PageReader:
         return Settled(task, Fate.FETCHED, page, target_fate=fate)
 
     def end_redirects(self, task: FrontierTask, awaited: AwaitedTarget) -> Settled:
-        """Settle a page that waited for what becomes of its redirect target, or one that is itself such a target."""
+        """Settle a page that waited for the outcome of its redirect target, or a page that is itself such a target."""
         chain = task.chain
         page = None if chain is None else chain.page
         if awaited.is_circular and chain is not None and page is not None:
-            # Nobody else will request the target again, so this page does, and finds out where that leads.
+            # Nobody else will request the target again, so this page requests it and finds out where it leads.
             url = Url(page.final_url or page.url)
             onward = PendingRedirect(url, url, replace(chain, page=None), page, is_new=False)
             return Settled(task, Fate.OPEN, onward=onward)
@@ -197,17 +199,18 @@ class PageReader:
 
     @staticmethod
     def _members(fetched: Fetched, page: Page) -> bytes:
-        """Return the responses so far as WARC records, if bodies are stored."""
+        """Return the redirect responses so far as WARC records, if bodies are stored."""
         if not fetched.captured:
             return b""
-        from shoal.pages import warc  # only crawls that store bodies pay for it
+        from shoal.pages import warc  # imported only by crawls that store bodies
 
         return b"".join([warc.exchange_members(one, page.fetched_at) for one in fetched.captured]) + fetched.earlier
 
     def recall(self, done: Settled, recalled: RecalledPage | None, batch: WalkerBatch) -> None:
-        """Complete an unchanged page from the previous crawl, and follow its links as if it had been read.
+        """Complete an unchanged page with data from the previous crawl, and follow its links as if the page had been
+        read.
 
-        A page whose previous record is gone is fetched again, without a condition.
+        If the previous record of the page is gone, the page is fetched again, without a condition.
         """
         page = done.page
         if recalled is None or page is None:
@@ -224,36 +227,38 @@ class PageReader:
             self._passed_over(urls, why_not, batch)
 
     def judge_again(self, task: FrontierTask) -> Fate:
-        """Return the fate of a waiting URL after the options of the crawl were changed. Seeds are always in scope."""
+        """Return the fate of a waiting URL after the crawl's options were changed. Seeds are always in scope."""
         return Fate.OPEN if task.depth == 0 else self.scope.judge_inside(task.url, task.depth)
 
     def has_out_of_scope(self, tasks: Iterable[FrontierTask]) -> bool:
-        """Return whether tasks are out of the scope known here: another walker's seed redirected to a new host."""
+        """Return whether some tasks are out of the scope that this walker knows. That happens if a seed that another
+        walker fetched redirected to a new host."""
         return not all(self.scope.inside_flags(task.url for task in tasks))
 
     def forget(self) -> None:
-        """Empty the caches: what they hold may not have reached the store."""
+        """Empty the caches, because some URLs in them may not have reached the store."""
         self._known = SeenCache(self.key_seed)
         self._again.clear()
         self._again_length = 0
         self._refused.clear()
 
     def killer(self, task: FrontierTask) -> Settled:
-        """Fail a URL that was alone in flight each time the worker died, so that the crawl can continue."""
+        """Fail a URL that was the only one in flight each time the worker died, so that the crawl can continue."""
         page = self._bare(task)
         page.error_code = "worker_killed"
-        page.error_message = "The worker died each time it fetched this page alone."
+        page.error_message = "The worker died every time it fetched this page with no other page in flight."
         return Settled(task, Fate.FAILED, page)
 
     def unexpected(self, task: FrontierTask, error: Exception) -> Settled:
-        """Fail a page whose reading raised an unexpected error."""
+        """Fail a page because reading it raised an unexpected error."""
         page = self._bare(task)
         page.error_code = "unexpected"
         page.error_message = f"{type(error).__name__}: {error}"[:500]
         return Settled(task, Fate.FAILED, page)
 
     def without_robots(self, task: FrontierTask, why: RobotsUnavailable) -> Settled:
-        """Retry a page whose host has no reachable robots.txt later, or fail it after the last attempt."""
+        """Schedule a retry for a page if the robots.txt of its host could not be reached. After the last attempt, fail
+        the page."""
         if not self._has_no_way_in(task, why.code) and task.attempts + 1 < self.retries.attempts:
             return Settled(task, Fate.OPEN, retry_in_seconds=ROBOTS_RETRY_SECONDS)
         page = self._bare(task)
@@ -264,7 +269,8 @@ class PageReader:
     def _has_no_way_in(self, task: FrontierTask, code: str) -> bool:
         """Return whether the only seed could not be reached.
 
-        Then nothing is retried: there is nothing else to crawl, and the user learns of a mistyped address immediately.
+        In that case, nothing is retried: there is nothing else to crawl, and the user learns of a mistyped address
+        immediately.
         """
         if task.url != self._lone_seed or task.depth > 0 or not code.startswith(FAILURES_OF_THE_HOST):
             return False
@@ -326,11 +332,11 @@ class PageReader:
         for written, why in zip(links, resolved, strict=True):
             if isinstance(why, UrlRefusal) and written not in self._refused:
                 batch.skipped.append((*key_of(Url(written), self.key_seed), REFUSED[why]))
-                if len(written) <= LONGEST_REFUSED:  # a link may hold a whole image; reporting it again is harmless
+                if len(written) <= LONGEST_REFUSED:  # a longer link may be a whole image; a second report is harmless
                     self._refused.add(written)
 
     def _why_not(self, page: Page) -> Fate | None:
-        """Return the fate of links that are not followed; None if the links of the page are."""
+        """Return the fate of the page's links if they are not followed; None if they are followed."""
         if not self._follow:
             return Fate.SKIPPED_NOT_IN_SITEMAP
         return (
@@ -338,9 +344,9 @@ class PageReader:
         )
 
     def _passed_over(self, urls: dict[Url, None], why_not: Fate, batch: WalkerBatch | None) -> bytes:
-        """Return the blob of links that are not followed, and report them to the batch if there is one.
+        """Return the blob of links that are not followed. If there is a batch, report these links to it.
 
-        Links in scope may still be found on another path.
+        Links in scope may still be found on a different path.
         """
         mark = LinkFlag.NOFOLLOW.value if why_not is Fate.SKIPPED_NOFOLLOW else 0
         in_scope = self.scope.inside_flags(urls)
@@ -369,14 +375,14 @@ class PageReader:
     def _find(
         self, urls: dict[Url, None], in_scope: list[bool], depth: int, parent: int, batch: WalkerBatch
     ) -> list[bytes]:
-        """Add new URLs to the batch; return the packed keys of all."""
+        """Add the new URLs to the batch; return the packed keys of all given URLs."""
         keys, unknown = self._known.add(urls, in_scope)
         if self._again and self.scope.deep_enough(
             depth
-        ):  # found again, at a smaller depth or by a link that may be followed
+        ):  # skipped URLs that are found again, at a smaller depth or by a link that may be followed
             unknown |= {url: key_of(url, self.key_seed) for url in urls.keys() & self._again}
         if unknown:
-            for url in compress(urls, in_scope):  # in the page's order
+            for url in compress(urls, in_scope):  # in the order of the page
                 if url in unknown:
                     self._find_inside(url, unknown.pop(url), depth, parent, batch)
             batch.skipped += [(*key, Fate.SKIPPED_SCOPE) for key in unknown.values()]
@@ -399,8 +405,8 @@ class PageReader:
 
 
 def _valid(resolved: list[Url | UrlRefusal]) -> dict[Url, None]:
-    """Return the distinct URLs among resolved links, in their order. (A page has about sixty links, hardly any of them
-    invalid.)"""
+    """Return the distinct valid URLs among resolved links, in the order of the links. (A page has about sixty links,
+    and hardly any of them are invalid.)"""
     urls = dict.fromkeys(resolved)
     for refusal in REFUSED:
         urls.pop(refusal, None)

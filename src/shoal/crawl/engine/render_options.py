@@ -1,4 +1,4 @@
-"""How the pages of a crawl are rendered, for crawls that render."""
+"""The rendering options of a crawl."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from shoal.web.rendering import RenderOptions, Screenshots
 def render_options(
     config: CrawlConfig, settings: Settings, *, connections: int, screenshots: Screenshots | None
 ) -> RenderOptions:
-    """Return how the pages of a crawl are rendered."""
+    """Return the rendering options of a crawl."""
     return RenderOptions(
         mode=config.render,
         pages=pages_at_once(settings.crawl, config.workers),
@@ -29,7 +29,7 @@ def render_options(
 
 
 def selector_by_url(wait_for: str | None) -> Callable[[Url], str | None]:
-    """Return the function that returns the selector to wait for at a URL, or None."""
+    """Return a function that returns the selector to wait for at a URL, or None if there is none."""
     if wait_for is None:
         return lambda url: None
     pattern, selector = split_wait_for(wait_for)
@@ -40,6 +40,6 @@ def selector_by_url(wait_for: str | None) -> Callable[[Url], str | None]:
 
 
 def pages_at_once(settings: CrawlSettings, walkers: int) -> int:
-    """Return how many pages one walker may render at the same time, so that all of them keep MAX_CONCURRENT_CHROME. A
-    crawl that renders has at most that many walkers."""
+    """Return how many pages one walker may render at the same time, so that all walkers together stay within
+    `MAX_CONCURRENT_CHROME`. A crawl that renders has at most `MAX_CONCURRENT_CHROME` walkers."""
     return max(1, settings.max_concurrent_chrome // walkers)

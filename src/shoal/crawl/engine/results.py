@@ -1,4 +1,4 @@
-"""From a response to the batch of a turn: reading, unchanged pages, the budget, and the batch itself."""
+"""Turns responses into the batch of a turn: reads them, completes unchanged pages, and keeps track of the budget."""
 
 from collections import deque
 from collections.abc import Callable
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 FEWEST = 10  # pages read at the same time; the number of their links is not known in advance
 MOST = 1_000
-SMALL_PART = 4  # if the links of one read fill at most a quarter of a commit, the next read takes twice as many pages
+SMALL_PART = 4  # if the links of one read fill at most a quarter of a commit, the next read has twice as many pages
 
 
 class NotModifiedPages:
-    """Completes the unchanged pages of one walker from the previous crawl."""
+    """Completes the unchanged pages of one walker with data from the previous crawl."""
 
     def __init__(self, previous: PreviousCrawl, reader: PageReader, bodies: "BodyRecorder | None") -> None:
         self._previous = previous
@@ -36,7 +36,8 @@ class NotModifiedPages:
         self._at_once = FEWEST
 
     async def recall(self, batch: WalkerBatch, most: int) -> list[Settled]:
-        """Complete the unchanged pages of a batch until it has `most` URLs. Remove and return the other pages."""
+        """Complete unchanged pages of a batch until the batch has `most` URLs. Remove the remaining unchanged pages
+        from the batch and return them."""
         left = batch.unchanged
         while left and batch.weight < most:
             before = batch.weight
@@ -59,8 +60,8 @@ class NotModifiedPages:
 
 
 class Budget:
-    """The budget spent by a crawl, as one walker knows it: the total at the last commit plus the walker's own part
-    since then."""
+    """The spent budget of a crawl, as one walker knows it: the total at the last commit, plus the part that this walker
+    has spent since then."""
 
     def __init__(self, config: CrawlConfig, clock: Clock) -> None:
         self._config = config
@@ -72,27 +73,28 @@ class Budget:
         self._sent_pages = self._sent_bytes = 0
 
     def change(self, config: CrawlConfig) -> None:
-        """Apply changed limits; what was spent stays spent."""
+        """Apply changed limits. The amount already spent stays the same."""
         self._config, self._limited = config, config.has_budget
 
     def reported(self) -> None:
-        """Mark what was counted so far as part of the commit that starts; its answer includes it in the sum."""
+        """Mark the counts so far as part of the commit that starts now. The total that the commit returns includes
+        them."""
         self._sent_pages, self._sent_bytes = self._pages, self._bytes
 
     def held_back(self, pages: list[Settled]) -> None:
-        """Take these pages out of the commit that starts: a later one has them."""
+        """Exclude these pages from the counts of the commit that starts now: they belong to a later commit."""
         self._sent_pages -= sum(done.page is not None and done.page.status is not None for done in pages)
         self._sent_bytes -= sum(done.page.received for done in pages if done.page is not None)
 
     def learn(self, counts: Counts) -> None:
-        """Replace what was sent with the sum that the commit returned."""
+        """Replace the counts that were sent with the total that the commit returned."""
         self._known, self._known_at = counts, self._clock.monotonic()
         self._pages -= self._sent_pages
         self._bytes -= self._sent_bytes
         self._sent_pages = self._sent_bytes = 0
 
     def forget(self) -> None:
-        """Drop the walker's own counts after a failed commit: the next one returns what the store has."""
+        """Drop the walker's own counts after a failed commit. The next commit returns the stored total."""
         self._pages = self._bytes = self._sent_pages = self._sent_bytes = 0
 
     def count(self, settled: Settled) -> None:
@@ -129,16 +131,16 @@ class Budget:
         )
 
 
-STARVING_SECONDS = 0.02  # a window that runs dry commits sooner, but not all the time
-MOST_URLS = 20_000  # found URLs in one commit: no lease can be renewed during a long commit
-MOST_BODIES = 16_000_000  # bytes of responses in one commit that are handed on with their pages
+STARVING_SECONDS = 0.02  # if the window runs dry, commit sooner, but not all the time
+MOST_URLS = 20_000  # found URLs in one commit: the lease cannot be renewed during a long commit
+MOST_BODIES = 16_000_000  # response bytes in one commit that are passed on to the caller with their pages
 
 
 class BatchBuilder:
-    """Collects what became of the URLs that a walker holds, until a commit takes it.
+    """Collects the outcomes of the URLs that a walker holds, until a commit stores them.
 
-    `held` counts the URLs that were taken from the frontier and are in no committed batch yet. The batch is heavy when
-    it has so many found URLs that further responses wait for the next one.
+    `held` counts the URLs that were taken from the frontier and do not belong to a committed batch yet. The batch is
+    heavy when it has so many found URLs that further responses wait for the next batch.
     """
 
     def __init__(
@@ -158,12 +160,12 @@ class BatchBuilder:
         self.budget = budget
         self.throttle = throttle
         self.wake = wake  # makes the commit loop check whether a commit is due
-        self._bodies = bodies  # are written before the commit that has their pages
+        self._bodies = bodies  # bodies are written before the commit of their pages
         self._not_modified = not_modified
         self.pending = WalkerBatch()
         self.held = 0
-        self._body_bytes = 0  # of the responses that the pending batch hands on
-        self._suspects = 0  # suspects among the held tasks; while there is one, nothing else is taken
+        self._body_bytes = 0  # size of the responses that are passed on with the pending batch
+        self._suspects = 0  # number of suspects among the held tasks; while there is a suspect, nothing else is taken
 
     def take(self, tasks: list[FrontierTask]) -> None:
         """Count tasks that a commit took from the frontier."""
@@ -171,19 +173,19 @@ class BatchBuilder:
         self._suspects += sum(task.is_suspect for task in tasks)
 
     def add(self, settled: Settled) -> None:
-        """Add what became of one URL."""
+        """Add the outcome of one URL."""
         results = self.pending.settled
         results.append(settled)
         self._suspects -= settled.task.is_suspect
         if settled.captured is not None:
             self._body_bytes += settled.captured.size
-        # The first result starts the wait for the commit; a full batch or a window that runs dry ends it.
+        # The first result starts the wait for the commit. A full batch, or a window that runs dry, ends the wait.
         if len(results) == 1 or len(results) >= self._commit_results or self._is_starving or self.is_full:
             self.wake()
 
     @property
     def is_heavy(self) -> bool:
-        """Return whether the batch has so many URLs that further responses wait for the next one."""
+        """Return whether the batch has so many URLs that further responses wait for the next batch."""
         return len(self.pending.found) + len(self.pending.skipped) >= MOST_URLS
 
     @property
@@ -204,7 +206,8 @@ class BatchBuilder:
         return self.held - len(self.pending.settled) < self.window_size
 
     def capacity(self) -> int:
-        """Return how many more URLs to take: for the window, and for what finishes while the next commit runs."""
+        """Return how many more URLs to take: enough to fill the window, and to replace the fetches that finish while
+        the next commit runs."""
         if self.budget.spent is not None or self._suspects:
             return 0
         return max(0, self.window_size + self._commit_results - self.held)
@@ -234,10 +237,10 @@ class BatchBuilder:
         return batch
 
     async def complete(self, batch: WalkerBatch, most: int | None = None) -> None:
-        """Do what has to precede the commit of a batch: fill in unchanged pages and write bodies.
+        """Prepare a batch for its commit: complete unchanged pages and write bodies.
 
-        Pages whose links would make more than `most` URLs move to the next batch. Bodies that arrive meanwhile are
-        written with theirs.
+        Unchanged pages whose links would raise the batch above `most` URLs move to the next batch. Bodies that arrive
+        meanwhile are written with the next batch.
         """
         taken = self._bodies.take() if self._bodies is not None else []
         if batch.unchanged and self._not_modified is not None:
@@ -250,7 +253,7 @@ class BatchBuilder:
             await self._bodies.write(taken)
 
     def forget(self) -> None:
-        """Start over with nothing held: the store knows which URLs are settled, and the others are taken again."""
+        """Start over without held URLs: the store knows which URLs are settled, and the rest are taken again."""
         self.budget.forget()
         if self._bodies is not None:
             self._bodies.forget()
@@ -261,9 +264,9 @@ class BatchBuilder:
 
 
 class ResponseReader:
-    """Turns responses into settled URLs and new links, with the reader for their kind.
+    """Turns responses into settled URLs and new links. Pages and sitemaps have different readers.
 
-    While the batch is heavy, responses wait here for the next one.
+    While the batch is heavy, responses wait here for the next batch.
     """
 
     def __init__(
@@ -275,7 +278,7 @@ class ResponseReader:
         bodies: "BodyRecorder | None",
         hands_on: bool = False,
     ) -> None:
-        """`hands_on`: the caller of the walker gets each page with its response."""
+        """`hands_on`: whether the walker's caller gets each page with its response."""
         self._pages = pages
         self._sitemaps = sitemaps
         self.batch = batch
@@ -284,14 +287,14 @@ class ResponseReader:
         self.waiting: deque[tuple[FrontierTask, Fetched]] = deque()  # responses that are not read yet
 
     def add(self, task: FrontierTask, fetched: Fetched) -> None:
-        """Put a response behind those that wait."""
+        """Add a response to the end of the waiting responses."""
         self.waiting.append((task, fetched))
 
     def read(self) -> bool:
         """Read waiting responses until the batch is heavy.
 
-        Return True after one part of a large sitemap: the caller reads the rest when others have had their turn in the
-        event loop, because leases have to be renewed meanwhile.
+        Return True after one part of a large sitemap. The caller reads the rest after other tasks of the event loop
+        have run, because leases have to be renewed meanwhile.
         """
         has_more = False
         while self.waiting and not has_more and not self.batch.is_heavy:
@@ -301,23 +304,23 @@ class ResponseReader:
         return has_more
 
     def give_up(self, task: FrontierTask) -> None:
-        """Fail a URL that was alone in flight each time its worker died."""
+        """Fail a URL that was the only one in flight each time its worker died."""
         self.batch.add(self._reader_of(task).killer(task))
 
     def clear(self) -> None:
-        """Drop what waits: the frontier gets those URLs back."""
+        """Drop the waiting responses: the frontier gets their URLs back."""
         self.waiting.clear()
 
     def _read_next(self) -> bool:
         task, fetched = self.waiting.popleft()
         if self.batch.budget.full:
-            return False  # too late: the frontier gets it back when the walker leaves
+            return False  # too late: the frontier gets the URL back when the walker leaves
         settled = self._settle(task, fetched)
         if settled is None:
             self.waiting.appendleft((task, fetched))
             return True
         self.batch.budget.count(settled)
-        # The commit may end a redirect here: then its record has a body, otherwise a few bytes are stored without need.
+        # The commit may end a redirect here. Its record then needs the body; otherwise a few bytes are stored in vain.
         page = settled.page if settled.onward is None else settled.onward.page
         if fetched.captured and page is not None and self._bodies is not None:
             self._bodies.add(page, fetched.captured, fetched.earlier)
@@ -327,7 +330,7 @@ class ResponseReader:
         return False
 
     def _settle(self, task: FrontierTask, fetched: Fetched) -> Settled | None:
-        """Return what became of the URL; None if a large sitemap has more entries to read."""
+        """Return the outcome of the URL; None if a large sitemap has more entries to read."""
         batch = self.batch.pending
         try:
             if isinstance(fetched, FetchedSitemap):
@@ -335,7 +338,7 @@ class ResponseReader:
             if fetched.chain is not None:
                 return self._pages.redirect(task, fetched, batch)
             return self._pages.read(task, fetched, batch)
-        except Exception as error:  # one odd page must not end the crawl of all others
+        except Exception as error:  # one odd page must not end the whole crawl
             return self._reader_of(task).unexpected(task, error)
 
     def _reader_of(self, task: FrontierTask) -> PageReader | SitemapReader:

@@ -1,4 +1,4 @@
-"""From a fetched sitemap to its record, its fate and the URLs it lists."""
+"""Turns a fetched sitemap into its record, its fate and the URLs it lists."""
 
 from collections.abc import Iterable
 
@@ -26,10 +26,11 @@ class SitemapReader:
         self._clock = pages.clock
         self._retries = pages.retries
         self._entries: dict[int, bytearray] | None = {} if keeps_entries else None  # only while a sitemap is being read
-        self._named: set[Url] = set()  # guessed addresses that a robots.txt names, too
+        self._named: set[Url] = set()  # guessed addresses that are also named in a robots.txt
 
     def add_named(self, named: Iterable[str], batch: WalkerBatch) -> None:
-        """Add the sitemaps that a robots.txt names, on any host: the URLs in them are checked when they are read."""
+        """Add the sitemaps that a robots.txt names, even on other hosts. The URLs in a sitemap are checked when it is
+        read."""
         for written in named:
             url = self._urls.canonical(written)
             if not isinstance(url, UrlRefusal):
@@ -39,13 +40,14 @@ class SitemapReader:
                     self._named.add(url)
 
     def is_guess(self, task: FrontierTask) -> bool:
-        """Return whether the address of the sitemap is only a guess of ours."""
+        """Return whether we have only guessed the address of the sitemap."""
         return is_first_guess(task) and task.url not in self._named
 
     def read(self, task: FrontierTask, fetched: FetchedSitemap, batch: WalkerBatch) -> Settled | None:
-        """Add the next entries of the sitemap to the batch; settle the task with the last of them.
+        """Add the next entries of the sitemap to the batch. After the last entry, settle the task.
 
-        Until then the walker holds the task: if it is killed, the next one reads the sitemap again.
+        Until the task is settled, the walker holds it. If the walker is killed, the next walker reads the sitemap
+        again.
         """
         fetched.open()
         wait = None if self._pages.is_out_of_reach else self._retries.retry_in_seconds(task.attempts, fetched)
@@ -69,21 +71,23 @@ class SitemapReader:
         return Settled(task, Fate.FETCHED, sitemap=record)
 
     def killer(self, task: FrontierTask) -> Settled:
-        """Fail a sitemap that was alone in flight each time the worker died."""
+        """Fail a sitemap that was the only URL in flight each time the worker died."""
         return self._failed(task, "could not be read (the worker died each time it tried)")
 
     def unexpected(self, task: FrontierTask, error: Exception) -> Settled:
-        """Fail a sitemap whose reading raised an unexpected error."""
+        """Fail a sitemap because reading it raised an unexpected error."""
         return self._failed(task, f"could not be read ({type(error).__name__}: {error})"[:500])
 
     def without_robots(self, task: FrontierTask, why: RobotsUnavailable) -> Settled:
-        """Retry a sitemap whose host has no reachable robots.txt later, or fail it after the last attempt."""
+        """Schedule a retry for a sitemap if the robots.txt of its host could not be reached. After the last attempt,
+        fail the sitemap."""
         if not self._pages.is_out_of_reach and task.attempts + 1 < self._retries.attempts:
             return Settled(task, Fate.OPEN, retry_in_seconds=ROBOTS_RETRY_SECONDS)
         return self._failed(task, f"could not be fetched ({why.message.rstrip('.')})")
 
     def _add_listed(self, urls: Iterable[Url], task: FrontierTask, fetched: FetchedSitemap, batch: WalkerBatch) -> None:
-        """Add the sitemaps of an index that are on its own host, as the protocol demands, or in the crawl's scope."""
+        """Add those sitemaps of an index that are on the index's own host, as the protocol demands, or in the crawl's
+        scope."""
         origins = (origin(task.url) + "/", fetched.final_url[: fetched.final_url.find("/", 8) + 1])
         for url in urls:
             new = new_sitemap(url, task.depth + 1, self._key_seed, task.key)

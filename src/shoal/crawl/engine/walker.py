@@ -1,5 +1,5 @@
-"""One walker: the run of a crawl job in this process. The options of the crawl become its scope, rate limit, window,
-budget and fetchers."""
+"""One walker: the run of a crawl job in this process. The crawl's options determine the walker's scope, rate limit,
+window, budget and fetchers."""
 
 from functools import partial
 from typing import TYPE_CHECKING
@@ -37,7 +37,7 @@ from shoal.web.crawl_headers import CookieJar, CrawlHeaders
 from shoal.web.page_fetcher import PageFetcher, Retries
 from shoal.web.sitemap_fetcher import SitemapFetcher
 
-if TYPE_CHECKING:  # few crawls render, store bodies or read more than facts
+if TYPE_CHECKING:  # few crawls need these imports: only those that render, store bodies or read more than page facts
     from shoal.extract.optional_facts import OptionalFactsReader
     from shoal.pages.warc import BodyRecorder
     from shoal.web.rendering import RenderStage
@@ -80,11 +80,11 @@ class Walker:
                 await bodies.close()
 
     def leave(self, reason: str) -> None:
-        """Settle what finished and hand the job back."""
+        """Settle the finished URLs and return the job to the queue."""
         self._control.hand_back(reason)
 
     def limit_rate(self, per_second: float | None) -> None:
-        """Start at most this many fetches per second; None: unlimited."""
+        """Start at most this many fetches per second; None removes the limit."""
         self._rate = changed(self._rate, per_second, self._runtime.clock)
         if self._engine is not None:
             self._engine.limit_rate(self._rate)
@@ -95,15 +95,16 @@ class Walker:
 
     @property
     def waits_for(self) -> str | None:
-        """Return what the next fetch waits for; None if for a response, or before the first one."""
+        """Return what the next fetch waits for; None if it waits for a response, or before the first fetch."""
         return None if self._engine is None else self._engine.waits_for
 
     def stalled_seconds(self) -> float:
-        """Return the time in which nothing was settled although work was due."""
+        """Return for how long no URL has been settled although work was due."""
         return 0.0 if self._engine is None else self._engine.stalled_seconds()
 
     async def _previous_crawl(self) -> PreviousCrawl | None:
-        """Load the crawl that this one follows. If it was deleted meanwhile, no request is conditional."""
+        """Load the previous crawl that this crawl repeats. If the previous crawl was deleted meanwhile, no request is
+        conditional."""
         stores, config = self._stores, self._crawl.config
         if config.recrawl_of is None:
             return None
@@ -124,7 +125,7 @@ class Walker:
     def _body_recorder(self) -> "BodyRecorder | None":
         if not self._crawl.config.keep_bodies:
             return None
-        from shoal.pages.warc import BodyRecorder  # only crawls that store bodies pay for it
+        from shoal.pages.warc import BodyRecorder  # imported only by crawls that store bodies
 
         return BodyRecorder(self._stores.bodies, self._crawl.bodies)
 
@@ -147,7 +148,7 @@ class Walker:
         bodies: "BodyRecorder | None",
         optional_facts: "OptionalFactsReader | None",
     ) -> Engine:
-        """Build the engine, with everything that only this walker uses."""
+        """Build the engine and all objects that only this walker uses."""
         crawl, control, signals = self._crawl, self._control, self._signals
         settings, clock, egress, config = (
             self._runtime.settings,
@@ -173,7 +174,7 @@ class Walker:
             clock,
             retries=Retries(attempts, backoff, asked_seconds=asked_seconds),
             denies=robots.denies,
-            # Without a delay no slot can be lost to a forbidden URL, and checking each link twice takes time.
+            # Without a delay, a forbidden URL cannot waste a slot, and checking each link twice costs time.
             checks_links=rate.delay_seconds > 0,
         )
         sitemaps = SitemapReader(pages, keeps_entries=config.analyze)
@@ -248,7 +249,7 @@ class Walker:
 
         def store_failed(host_origin: str, error: ShoalError) -> None:
             if isinstance(error, StorageFull):
-                self._control.fail(error)  # before an attempt is counted for any URL of that host
+                self._control.fail(error)  # must happen before an attempt is counted for any URL of that host
             self._signals.robots_out_of_reach(host_origin, error)
 
         cache = RobotsCache(
@@ -258,6 +259,6 @@ class Walker:
 
 
 def headers_of(config: CrawlConfig, agent: str, clock: Clock) -> CrawlHeaders:
-    """Return the headers and cookies of the requests of a crawl."""
+    """Return the headers and cookies of a crawl's requests."""
     seeds = seeds_of(config)
     return CrawlHeaders.build(agent, config.headers, CookieJar(clock, cookies_for(config.cookies, seeds)), seeds)

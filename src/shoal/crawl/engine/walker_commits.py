@@ -1,4 +1,4 @@
-"""The commits of one walker: when it starts, in each turn, and when it leaves. All are fenced. A turn settles the
+"""The commits of one walker: at its start, in each turn, and when it leaves. All commits are fenced. A turn settles the
 walker's results, takes the next URLs, and returns whether to continue."""
 
 from typing import TypeVar
@@ -30,24 +30,24 @@ from shoal.queue.states import Move
 
 T = TypeVar("T")
 
-WORTH_COUNTING_SECONDS = 0.5  # work without a result is counted from this time on
-RESOLUTION_SECONDS = 1e-6  # of the times that the store counts
-MOSTLY = 0.9  # of the URLs that a walker found were not known to the crawl
-IDLE_SECONDS = 1.0  # how often a walker without work asks whether others found URLs
+WORTH_COUNTING_SECONDS = 0.5  # working time without a result is counted only if it is at least this long
+RESOLUTION_SECONDS = 1e-6  # resolution of the times that the store counts
+MOSTLY = 0.9  # share of a walker's found URLs that must be new to the crawl
+IDLE_SECONDS = 1.0  # interval at which a walker without work checks whether other walkers found URLs
 
 
 class TurnRequest(Struct, frozen=True):
-    """A walker's request in one turn: `want` URLs. `in_flight`: how many it still has after this batch; `slice_over`:
-    whether its time slice is over, so that it yields to a run that waits."""
+    """A walker's request in one turn, for `want` URLs. `in_flight`: the number of URLs that the walker still has after
+    this batch; `slice_over`: whether the walker's time slice is over, so that it yields to a waiting run."""
 
     want: int
     in_flight: int
     slice_over: bool = False
-    update: JournalUpdate | None = None  # for the journal
+    update: JournalUpdate | None = None  # additions to the journal
 
 
 class WalkerCommits:
-    """Writes and reads everything that one walker of one crawl has in the store."""
+    """Writes and reads all stored data of one walker of one crawl."""
 
     def __init__(
         self,
@@ -69,14 +69,16 @@ class WalkerCommits:
         self.fence = fence
         self.rate = rate
         self._pages = PageStore()
-        self.previous_crawl = previous_crawl  # the crawl that this one follows
+        self.previous_crawl = previous_crawl  # the crawl that this crawl repeats
         self.admission = admission  # knows which URLs need no slot
         self.has_other_walkers = crawl.config.workers > 1
         self._drained = job_states.finish(fence.job_id, fence.epoch, "drained")
         self._hand_over = job_states.release(fence.job_id, fence.epoch, "changed")
-        self._stored: list[Settled] = []  # committed before the frontier settled it, and not reported yet
-        self._lost: FrontierLost | None = None  # what a commit found; calls of the next attach may not notice it
-        self._found = 0  # the number of URLs in our last journal entry about it
+        # Results that were committed before the frontier settled their URLs, and that are not reported yet.
+        self._stored: list[Settled] = []
+        # Set if a commit found the frontier lost; the calls of the next attach may not notice the loss.
+        self._lost: FrontierLost | None = None
+        self._found = 0  # the number in our last journal entry about found URLs
         self._uncounted_seconds = 0.0  # working time of batches too small to be worth a write
 
     async def seeds_landed(self) -> list[Url]:
@@ -87,19 +89,20 @@ class WalkerCommits:
         return [url for url in urls if not isinstance(url, UrlRefusal)]
 
     async def attach(self) -> None:
-        """Start, or start again: set the crawl running, and put back what lost walkers or this one had taken. A
-        frontier that its store has lost is rebuilt first."""
+        """Start the walker, or start it again: set the crawl running, and put back into the frontier all URLs that this
+        walker or lost walkers had taken. If the store has lost the frontier, rebuild it first."""
         if self._crawl.frontier != self._frontier.driver:
             where = f'is not set, but the frontier of crawl "{self._crawl.id}" is in Redis'
             raise BadConfig("REDIS_URL", where, "set it to the server that the crawl was started with")
 
         async def commit(tx: Tx) -> None:
-            # Locks the crawl, which comes before its job (0019).
+            # This locks the crawl. The lock on the crawl has to be taken before the lock on its job (0019).
             started = await self._crawls.started(tx, self._crawl.id, self.fence.job_id)
             await self._fence(tx)
             await self._frontier.release(tx, self._crawl.number, self.fence)
             await self._frontier.recover(tx, self._crawl.number)
-            if self._crawl.config.hooks:  # they are loaded, so a later crash is not caused by loading them
+            # The hooks are loaded by now, so loading them cannot be the cause of a later crash.
+            if self._crawl.config.hooks:
                 await self._queue.jobs.mark_settled(tx, self.fence)
             await self._journal.write(tx, self._crawl.number, started)
 
@@ -129,27 +132,29 @@ class WalkerCommits:
         await self._database.run(commit)
 
     def stored(self, batch: WalkerBatch | None = None) -> list[Settled]:
-        """Return the results that commits made durable since the last call, each page once: those of the committed
-        batch, or, if the frontier is kept outside the database, those whose pages were stored."""
+        """Return the results that commits made durable since the last call, each page once. These are the results of
+        the committed batch or, if the frontier is kept outside the database, the results whose pages were stored."""
         if not self._crawl.settles_apart:
             return [] if batch is None else batch.settled
         stored, self._stored = self._stored, []
         return stored
 
     async def turn(self, batch: WalkerBatch, request: TurnRequest) -> Turn:
-        """Settle the batch and take more URLs, in one commit; with a frontier outside the database, an earlier one
+        """Settle the batch and take more URLs, in one commit. With a frontier outside the database, an earlier commit
         stores the pages. If the walker is left without work and the whole frontier is drained, the same commit ends the
         job and the run."""
 
         batch.walked_seconds += self._uncounted_seconds
-        # The pages first: a kill between the two commits leaves URLs that are taken, and fetched again (0042).
+        # Commit the pages first: after a kill between the two commits, their URLs are still taken, and are fetched
+        # again (0042).
         held_before = await self._commit_pages(batch, worth_seconds=WORTH_COUNTING_SECONDS)
 
         async def commit(tx: Tx) -> Turn:
             last = request.in_flight == 0
-            if last or self._shares_a_budget:  # it may end the run, or others must not take meanwhile (0009)
+            # This commit may end the run, or other walkers must not take URLs meanwhile (0009).
+            if last or self._shares_a_budget:
                 await self._crawls.store.lock(tx, self._crawl.id)
-            # The fence comes first: what a frontier in Redis does is not undone if the lease is lost (0042).
+            # The fence comes first, because changes of a frontier in Redis are not undone if the lease is lost (0042).
             control, is_changed = await self._fence(tx)
             hold_seconds = await self._settle(tx, batch, worth_seconds=WORTH_COUNTING_SECONDS) or held_before
             if control is not Control.GO:
@@ -182,7 +187,8 @@ class WalkerCommits:
             await self.previous_crawl.prepare(tx, work)
         traps = {trap.pattern: trap.state for trap in await self._frontier.traps(tx, self._crawl.number)}
         turn = Turn(Control.GO, work, traps, counts, hold_seconds)
-        if any(task.is_suspect for task in work):  # alone in flight: a crash now is the URL's, not the job's
+        # The suspect is alone in flight, so a crash now counts against the URL and not against the job.
+        if any(task.is_suspect for task in work):
             await self._queue.jobs.mark_settled(tx, self.fence)
         if not request.in_flight and not work:
             await self._idle(tx, turn, request.update)
@@ -192,8 +198,8 @@ class WalkerCommits:
         return turn
 
     async def exchange(self, tx: Tx, batch: WalkerBatch, want: int) -> tuple[CrawlState, list[FrontierTask]]:
-        """Settle URLs without pages and take others, in an open transaction, for callers that fetch by themselves. URLs
-        are taken only from a running crawl. Neither ends the crawl nor writes to its journal."""
+        """Settle URLs without pages and take more URLs, in an open transaction, for callers that do the fetching. URLs
+        are taken only from a running crawl. This call neither ends the crawl nor writes to its journal."""
         number = self._crawl.number
         await self._queue.fence(tx, self.fence)
         state, _ = await self._crawls.store.control(tx, self._crawl.id)
@@ -211,7 +217,7 @@ class WalkerCommits:
             raise
 
     async def _take(self, tx: Tx, want: int, in_flight: int) -> list[FrontierTask]:
-        """Take URLs, and count those that were closed because their host has reached its page limit."""
+        """Take URLs. Count the URLs that were closed because their host has reached its page limit."""
         number = self._crawl.number
         taken = await self._frontier.take(tx, number, self.fence, want, in_flight, self.rate, self.admission)
         if taken.settled:
@@ -219,20 +225,22 @@ class WalkerCommits:
         return taken.tasks
 
     def change(self, crawl: Crawl, rate: HostRate) -> None:
-        """Continue with other options of the same crawl."""
+        """Continue with changed options of the same crawl."""
         self._crawl, self.rate = crawl, rate
 
     async def close(self, batch: WalkerBatch, reason: str) -> None:
-        """Make the last commit of a walker that ends: settle, put the rest back, finish the job."""
+        """Make the last commit of a walker that ends: settle the batch, return the remaining URLs to the frontier, and
+        finish the job."""
         await self._leave(batch, job_states.finish(self.fence.job_id, self.fence.epoch, reason))
 
     async def hand_back(self, batch: WalkerBatch, reason: str) -> None:
-        """Make the last commit of a walker whose job another worker takes over. It counts no attempt."""
+        """Make the last commit of a walker whose job is returned to the queue for another worker. No attempt is
+        counted."""
         await self._leave(batch, job_states.release(self.fence.job_id, self.fence.epoch, reason))
 
     async def step_back(self, batch: WalkerBatch) -> None:
-        """Make the last commit of a walker that leaves its worker to another run; its job goes to the end of the
-        queue."""
+        """Make the last commit of a walker that makes room for a different run on its worker. The walker's job goes to
+        the end of the queue."""
         await self._leave(batch, job_states.step_back(self.fence.job_id, self.fence.epoch))
 
     async def _leave(self, batch: WalkerBatch, move: Move) -> None:
@@ -244,14 +252,15 @@ class WalkerCommits:
             _, is_changed = await self._fence(tx)
             await self._settle(tx, batch, leaves=True)
             await self._frontier.release(tx, self._crawl.number, self.fence)
-            # If the options changed just now, the budget may not be used up: the next walker decides by the new one.
+            # If the options have just changed, the budget may not be used up. The next walker decides by the new
+            # budget.
             made = self._hand_over if is_changed and move.reason in BUDGETS else move
             await self._queue.moves.move_in(tx, made, KIND, self._crawl.id)
 
         await self._run(commit)
 
     async def _run(self, commit: Work[T]) -> T:
-        """Commit. The next attach rebuilds a frontier that turns out to be lost."""
+        """Run a unit of work and commit it. If the frontier turns out to be lost, the next attach rebuilds it."""
         try:
             return await self._database.run(commit)
         except FrontierLost as error:
@@ -259,8 +268,8 @@ class WalkerCommits:
             raise outage(error) from error
 
     async def _commit_pages(self, batch: WalkerBatch, *, worth_seconds: float = RESOLUTION_SECONDS) -> dict[int, float]:
-        """Commit the pages before a frontier outside the database settles their URLs, and count those that were not
-        stored yet. Return for how long hosts that asked us to wait are held."""
+        """Commit the pages before a frontier outside the database settles their URLs. Count the pages that were not
+        stored yet. Return the hold times of hosts that asked us to wait."""
         if not self._crawl.settles_apart or (not batch and batch.walked_seconds < worth_seconds):
             return {}
         number = self._crawl.number
@@ -272,7 +281,8 @@ class WalkerCommits:
             walked_seconds = batch.walked_seconds / await self._count_walkers(tx)
             held = await self._frontier.prepare(tx, number, self.fence, batch)
             ended = [done for done in held if done.fate is not Fate.OPEN]
-            # Only pages that are not stored yet count: after a kill between the two commits some come again (0042).
+            # Count only pages that are not stored yet: after a kill between the two commits, some pages are fetched
+            # twice (0042).
             keys = [(done.task.key, done.task.chk) for done in ended if done.page is not None]
             known = await self._pages.known(tx, number, keys) if keys else set()
             new = [done for done in ended if (done.task.key, done.task.chk) not in known]
@@ -280,7 +290,7 @@ class WalkerCommits:
             tx.on_commit(lambda: self._stored.extend(fresh))
             settlement = Settlement(closed=new, is_counted=True)
             if await self._pages.insert(tx, number, settlement.pages) != len(settlement.pages):
-                raise Conflict  # somebody else has just stored one of them
+                raise Conflict  # somebody else has just stored one of these pages
             await self._crawls.store.keep_sitemaps(tx, number, settlement.sitemaps)
             await self._crawls.store.add_counts(tx, number, self.fence.job_id, settlement.counts(walked_seconds))
             if batch.has_tries:
@@ -303,15 +313,17 @@ class WalkerCommits:
         turn.is_journaled = True
 
     async def _idle(self, tx: Tx, turn: Turn, update: JournalUpdate | None) -> None:
-        """Decide what a walker without work does: end a drained crawl, or wait for others."""
+        """End the crawl if it is drained. Otherwise set how long this walker, which has no work, waits for other
+        walkers."""
         if await self._frontier.recover(tx, self._crawl.number):
             turn.wait_seconds = 0.0
             return
         counts = await self._crawls.store.counts(tx, self._crawl.number)
-        # Others commit without the crawl's lock only while they hold URLs, which are not settled (0046).
+        # Other walkers commit without the crawl's lock only while they hold URLs. Held URLs are not settled, so once
+        # the crawl is drained, nobody else is committing (0046).
         if counts.drained:
             turn.drained = True
-            if update is not None:  # before the entry about the end
+            if update is not None:  # must come before the entry about the end
                 await self._write_journal(tx, update, turn)
             await self._queue.moves.move_in(tx, self._drained, KIND, self._crawl.id)
             return
@@ -319,7 +331,7 @@ class WalkerCommits:
         turn.wait_seconds = IDLE_SECONDS if next_in is None else min(next_in, IDLE_SECONDS)
 
     async def _fence(self, tx: Tx) -> tuple[Control, bool]:
-        """Check the lease; return what the run wants, and whether its options have changed."""
+        """Check the lease. Return the instruction for walkers, and whether the crawl's options have changed."""
         await self._queue.fence(tx, self.fence)
         state, changed_at = await self._crawls.store.control(tx, self._crawl.id)
         return _control(state), changed_at != self._crawl.changed_at
@@ -327,16 +339,16 @@ class WalkerCommits:
     async def _settle(
         self, tx: Tx, batch: WalkerBatch, *, worth_seconds: float = RESOLUTION_SECONDS, leaves: bool = False
     ) -> dict[int, float]:
-        """Settle the frontier, and store pages, sitemap records and counters beside it. Return for how long hosts
-        that asked us to wait are held. Locks are taken on hosts first, then on traps, then on the frontier."""
+        """Settle the batch in the frontier, and store its pages, sitemap records and counters. Return the hold times of
+        hosts that asked us to wait. Hosts are locked first, then traps, then the frontier."""
         if not batch and batch.walked_seconds < worth_seconds:
             return {}
         if self._crawl.settles_apart:
-            # `_commit_pages` has stored the pages, so this may fail or be repeated without losing one (0042).
+            # `_commit_pages` has stored the pages, so this call may fail or be repeated without losing a page (0042).
             settlement = await self._frontier.settle(tx, self._crawl.number, self.fence, batch, leaves=leaves)
             await self._score_traps(tx, batch, settlement)
             return {}
-        # Rows of hosts may be locked first, because the take that comes last skips those that others hold (0016).
+        # Host rows may be locked first, because the take, which comes last, skips rows that others have locked (0016).
         hold_seconds = await self._hosts.record(tx, batch.hosts) if batch.hosts else {}
         await self._respect_releases(tx, batch)
         walked_seconds = batch.walked_seconds / await self._count_walkers(tx)
@@ -351,17 +363,18 @@ class WalkerCommits:
         return hold_seconds
 
     async def _score_traps(self, tx: Tx, batch: WalkerBatch, settlement: Settlement) -> None:
-        """Store the points for patterns that may be traps, and report those that became one."""
+        """Store the points for patterns that may be traps, and report patterns that were quarantined as traps."""
         if not batch.traps:
             return
-        if settlement.opened < MOSTLY * len(batch.found):  # other walkers know the URLs that are new to this one
+        # Other walkers already know many of the URLs that are new to this walker.
+        if settlement.opened < MOSTLY * len(batch.found):
             for earned in batch.traps.values():
                 earned.growth = min(0, earned.growth)
         traps = await self._frontier.score_traps(tx, self._crawl.number, batch.traps)
         await self._journal.write(tx, self._crawl.number, [messages.trapped(*trap) for trap in traps.items()])
 
     async def _respect_releases(self, tx: Tx, batch: WalkerBatch) -> None:
-        """Requeue URLs that the walker put into quarantine although a user has released their pattern meanwhile."""
+        """Requeue URLs that the walker put into quarantine if a user has released their pattern meanwhile."""
         both: list[NewUrl | Settled] = [*batch.found, *batch.settled]
         trapped = [one for one in both if one.fate is Fate.QUARANTINED]
         if not trapped:
@@ -380,17 +393,20 @@ class WalkerCommits:
         return config.workers > 1 and (config.max_pages is not None or config.max_bytes is not None)
 
     async def _count_walkers(self, tx: Tx) -> int:
-        """Count the walkers at work: each counts its part of the time, so that all parts add up to the clock's."""
+        """Count the walkers at work. Each walker counts only its share of the time, so that all shares add up to the
+        wall-clock time."""
         if self._crawl.config.workers == 1:
             return 1
         _, locked = await self._queue.jobs.live_of_run(tx, self._crawl.id)
         return max(1, locked)
 
     async def _affordable(self, tx: Tx, request: TurnRequest, counts: Counts | None) -> int:
-        """Return how many of the wanted URLs the budget allows, given what all walkers have in flight."""
+        """Return how many of the wanted URLs the budget allows, given the number of URLs that all walkers have in
+        flight."""
         if counts is None:
             return request.want
-        # With a shared budget the crawl is locked, so no walker takes between this count and our take (0009).
+        # With a shared budget, the crawl is locked, so no other walker takes URLs between this count and our take
+        # (0009).
         taken = await self._frontier.taken(tx, self._crawl.number) if self._shares_a_budget else request.in_flight
         most = _urls_left(self._crawl.config, counts, taken)
         return request.want if most is None else min(request.want, most)
@@ -402,10 +418,10 @@ class WalkerCommits:
 
 
 def _urls_left(config: CrawlConfig, counts: Counts, taken: int) -> int | None:
-    """Return how many more URLs may be taken while `taken` are in flight; None if no budget limits it.
+    """Return how many more URLs may be taken while `taken` URLs are in flight; None if no budget limits the number.
 
-    Every URL is counted as a page, so the page limit is never exceeded. The size of a page is unknown before it is
-    fetched: the average so far is assumed, and the first page is fetched alone.
+    Every URL in flight is counted as a page, so the page limit is never exceeded. The size of a page is unknown before
+    the fetch, so the average size so far is assumed, and the first page is fetched alone.
     """
     limits = []
     if config.max_pages is not None:

@@ -1,4 +1,4 @@
-"""The context of a walker: its stores, requests and callbacks, and the signals that it emits."""
+"""The context of a walker: stores, services, callbacks, requests to the walker, and the signals that it emits."""
 
 import asyncio
 from collections import Counter
@@ -38,18 +38,19 @@ class WalkerStores(Struct, frozen=True, kw_only=True):
 
 
 class WalkerRuntime(Struct, frozen=True, kw_only=True):
-    """The services of its process that a walker uses. The egress and the renderer belong to the walker and are closed
+    """The services of the process that a walker uses. The egress and the renderer belong to the walker and are closed
     with it."""
 
     egress: Egress
     settings: Settings
     clock: Clock
     signals: Signals
-    renderer: "Renderer | None" = None  # if the crawl renders
+    renderer: "Renderer | None" = None  # set if the crawl renders
 
 
 async def never() -> bool:
-    """Refuse to renew a lease: the process that holds the lease for the walker renews it, or has given it up."""
+    """Return False instead of renewing a lease. The process that holds the lease for the walker renews it, or has given
+    it up."""
     return False
 
 
@@ -58,39 +59,38 @@ class WalkerCallbacks(Struct, frozen=True, kw_only=True):
 
     alive: Callable[[], bool]  # False once the lease may have expired
     renew: Callable[[], Awaitable[bool]] = never  # renews the lease; returns whether it is still ours
-    settled: Callable[[list[Settled]], None] = lambda settled: None  # receives what each commit made durable
+    settled: Callable[[list[Settled]], None] = lambda settled: None  # receives the results of each commit
     has_capacity: Callable[[], bool] = lambda: True  # False while the consumer of the results is too slow
     with_responses: bool = False  # whether `settled` gets each page with its response
 
 
 class WalkerRequests:
-    """Requests to one walker: hand the job back, commit soon, or end with an error.
+    """Requests to one walker: return its job, commit soon, or end with an error.
 
-    It exists before the engine does, so a request that arrives while a walker starts is not lost. All methods are
-    called in the event loop of the walker.
+    This object exists before the engine does, so a request that arrives while a walker starts is not lost. All methods
+    are called in the walker's event loop.
     """
 
     def __init__(self) -> None:
-        self.hand_back_reason: str | None = None  # settle what finished and leave the rest to another walker
-        self.is_nudged = False  # commit now: the crawl may have been paused, stopped or changed
+        self.hand_back_reason: str | None = None  # if set: settle finished URLs, leave the rest to another walker
+        self.is_nudged = False  # if True, commit now, because the crawl may have been paused, stopped or changed
         self.error: Exception | None = None  # the first error of a callback; the engine's own task raises it
         self._event = asyncio.Event()
 
     def hand_back(self, reason: str) -> None:
-        """Ask the walker to settle what it has and to return its job."""
+        """Ask the walker to settle its finished URLs and to return its job."""
         self.hand_back_reason = reason
         self._event.set()
 
     def nudge(self) -> None:
-        """Ask for a commit, whose response says what the crawl's state is."""
+        """Ask for a commit, because its result contains the crawl's current state."""
         self.is_nudged = True
         self._event.set()
 
     def fail(self, error: Exception) -> None:
         """End the walker with this error.
 
-        Callbacks of the event loop report their errors here: raised there, they would leave a URL that is never
-        settled.
+        Event-loop callbacks report their errors here. If they raised an error instead, a URL might never be settled.
         """
         self.error = self.error or error
         self._event.set()
@@ -100,7 +100,7 @@ class WalkerRequests:
         self._event.set()
 
     async def wait(self, longest_seconds: float) -> None:
-        """Wait until something wakes the commit loop, for at most this long."""
+        """Wait until the commit loop is woken, but no longer than `longest_seconds`."""
         self._event.clear()
         timer = asyncio.get_running_loop().call_later(longest_seconds, self._event.set)
         try:
@@ -110,7 +110,7 @@ class WalkerRequests:
 
 
 class FetchBlocked(Signal, frozen=True, kw_only=True):
-    """An address rule blocked a fetch. The detail is for operators: the page's record does not name the address."""
+    """An address rule blocked a fetch. The `detail` is for operators: the page record does not name the address."""
 
     crawl_id: str
     url: str
@@ -129,7 +129,8 @@ class HookRan(Signal, frozen=True, kw_only=True):
 
 
 class SitemapSettled(Signal, frozen=True, kw_only=True):
-    """A sitemap was fetched. `how` is `read`, `partly`, `failed`, or `absent` for a guessed address without one."""
+    """A sitemap was fetched. `how` is `read`, `partly` or `failed`, or `absent` if there is no sitemap at a guessed
+    address."""
 
     crawl_id: str
     url: str
@@ -139,7 +140,7 @@ class SitemapSettled(Signal, frozen=True, kw_only=True):
 
 
 class RobotsOutOfReach(Signal, frozen=True, kw_only=True):
-    """The store could not load or save the robots.txt of a host, so nothing there is fetched for now."""
+    """The store could not load or save the robots.txt of a host, so for now nothing is fetched from that host."""
 
     crawl_id: str
     origin: str
@@ -147,14 +148,15 @@ class RobotsOutOfReach(Signal, frozen=True, kw_only=True):
 
 
 class CrawlInterrupted(Signal, frozen=True, kw_only=True):
-    """The store was not available to a walker, which starts over once it is. At most one per minute and walker."""
+    """The store was not available to a walker. The walker starts over once the store is available again. Emitted at
+    most once per minute and walker."""
 
     crawl_id: str
     error: str
 
 
 class RenderingImpossible(Signal, frozen=True, kw_only=True):
-    """A crawl has pages that need a browser, and there is none: they are read as they were fetched."""
+    """A crawl has pages that need a browser, and there is no browser. These pages are read as they were fetched."""
 
     crawl_id: str
     error: str
@@ -206,7 +208,7 @@ class WalkerSignals:
             self._signals.emit(ran)
 
     def settled(self, settled: list[Settled], is_guess: Callable[[FrontierTask], bool]) -> None:
-        """Count the pages of a commit by status class, and name its sitemaps."""
+        """Count the pages of a commit by status class, and emit a signal for each sitemap in the commit."""
         pages: Counter[str] = Counter()
         sizes: Counter[str] = Counter()
         for done in settled:

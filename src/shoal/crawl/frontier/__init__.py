@@ -1,1 +1,1 @@
-"""The URLs of one crawl: values, fates, traps, and the contracts of their store."""
+"""The URLs of one crawl: values, fates, traps, and the interfaces of the stores that keep them."""

@@ -1,5 +1,5 @@
-"""Frontier administration: recount a crawl's frontier, explain one of its URLs, clear or remove it. Changes are refused
-while a walker has the crawl or may get it."""
+"""Frontier administration: count the taken URLs of a crawl, explain one of its URLs, clear its frontier, or remove the
+crawl. Changes are refused while a walker works on the crawl or may start to."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -37,7 +37,7 @@ BATCH = 1000  # URLs or pages per commit
 
 
 async def no_files(crawl_id: str) -> None:
-    """Remove nothing: the crawl has no other files."""
+    """Do nothing, because the crawl has no other files."""
 
 
 class FrontierAdmin:
@@ -52,7 +52,7 @@ class FrontierAdmin:
         bodies: BodyStore,
         forget_files: Callable[[str], Awaitable[None]] = no_files,
     ) -> None:
-        """`forget_files` removes the other files of a crawl that is removed."""
+        """`forget_files` removes a removed crawl's files that are not in the store."""
         self._database = database
         self._crawls = crawls
         self._queue = queue
@@ -66,13 +66,13 @@ class FrontierAdmin:
         return await self._database.read(lambda tx: self._stores.of(crawl).taken(tx, crawl.number))
 
     async def taken_urls(self, crawl_id: str, limit: int) -> list[Waiting]:
-        """Return URLs that walkers hold now, at most `limit`."""
+        """Return at most `limit` URLs that walkers hold now."""
         crawl = (await self._crawls.get(crawl_id)).crawl
         return await self._database.read(lambda tx: self._stores.of(crawl).taken_urls(tx, crawl.number, limit))
 
     async def explain(self, crawl_id: str, text: str, longest: int) -> UrlExplanation:
-        """Return what became of a URL, and why. A URL that is both a page and a sitemap is explained as a page.
-        `longest`: the most characters a URL may have."""
+        """Return the fate of a URL and the reason for it. A URL that is both a page and a sitemap is explained as a
+        page. `longest`: the maximum length of a URL, in characters."""
         crawl = (await self._crawls.get(crawl_id)).crawl
         url = canonical(text, crawl.config.url_rules(longest))
         if isinstance(url, UrlRefusal):
@@ -80,8 +80,8 @@ class FrontierAdmin:
         return await self._database.read(lambda tx: self._explain(tx, crawl, url))
 
     async def clear(self, crawl_id: str) -> int:
-        """Forget every URL of a crawl, in batches; return how many. Pages and counters stay. An interrupted call leaves
-        a consistent state, and another call continues."""
+        """Forget every URL of a crawl, in batches; return the number of URLs. Pages and counters stay. An interrupted
+        call leaves a consistent state, and the next call continues from there."""
 
         async def step(tx: Tx) -> int:
             crawl = await self._locked(tx, crawl_id, AT_REST, "be cleared")
@@ -95,9 +95,9 @@ class FrontierAdmin:
     async def erase(
         self, crawl_id: str, *, audit: AuditHook = no_audit, progress: Callable[[int], None] = lambda _: None
     ) -> None:
-        """Remove a crawl that has ended: kept bodies, files of its analyses, frontier, pages, jobs and itself, in
-        batches. An interrupted call leaves a consistent state except for the files, and another call continues.
-        `progress` is called with the number of rows of each batch."""
+        """Remove a crawl that has ended, in batches: first its stored bodies and analysis files, then its frontier,
+        pages and jobs, and finally the crawl itself. An interrupted call leaves a consistent state, except for the
+        files, and the next call continues from there. `progress` is called with the number of rows in each batch."""
 
         async def note(tx: Tx) -> Crawl:
             ended = await self._locked(tx, crawl_id, TERMINAL, "be removed")
@@ -116,7 +116,7 @@ class FrontierAdmin:
             progress(rows)
 
     async def at_rest(self, crawl_id: str, action: str) -> CrawlStatus:
-        """Return the crawl and its counts; raise `StateConflict` if a walker has it or may get it."""
+        """Return the crawl and its counts. Raise `StateConflict` if a walker works on the crawl or may start to."""
 
         async def look(tx: Tx) -> CrawlStatus:
             crawl = await self._check(tx, crawl_id, await self._crawls.store.get(tx, crawl_id), AT_REST, action)
@@ -136,9 +136,10 @@ class FrontierAdmin:
         return explanation
 
     async def _explain_by_previous(self, tx: Tx, crawl: Crawl, url: Url, explanation: UrlExplanation) -> UrlExplanation:
-        """Look for a URL in the crawls that this one follows, the latest first."""
+        """Look for a URL in the previous crawls that this crawl repeats, the latest first."""
         asked, followed = {str(crawl.id)}, crawl.config.recrawl_of
-        while followed is not None and followed not in asked:  # ids can be reused, so the chain may be a circle
+        # Ids can be reused, so the chain of previous crawls may be a circle.
+        while followed is not None and followed not in asked:
             earlier = await self._crawls.store.get(tx, followed)
             if earlier is None or earlier.key_seed != crawl.key_seed:
                 break
@@ -173,7 +174,7 @@ class FrontierAdmin:
         return crawl
 
 
-AT_ONCE: Final = 2  # removals that work on the store; further ones wait for their turn
+AT_ONCE: Final = 2  # number of removals that may use the store at the same time; further removals wait
 
 
 @dataclass(slots=True)
@@ -181,11 +182,12 @@ class _Removal:
     """A removal in progress."""
 
     task: "asyncio.Task[None]"
-    rows: int = 0  # removed so far
+    rows: int = 0  # number of rows removed so far
 
 
 class CrawlRemovals:
-    """The removals of this process. One that its process did not finish is continued by the next request for it."""
+    """The removals of crawls that run in this process. If a process ends before its removal is finished, the next
+    request to remove that crawl continues."""
 
     def __init__(self, admin: FrontierAdmin) -> None:
         self._admin = admin
@@ -198,8 +200,8 @@ class CrawlRemovals:
         return removal is not None and not removal.task.done()
 
     async def remove(self, crawl_id: str, seconds: float, audit: AuditHook) -> int | None:
-        """Remove a crawl that has ended. After some seconds, return how many rows were removed so far, and continue;
-        None if the crawl is gone."""
+        """Remove a crawl that has ended. Return None once the crawl is gone. If the removal takes longer than
+        `seconds`, return the number of rows removed so far, and continue in the background."""
         removal = self._running.get(crawl_id) or self._begin(crawl_id, audit)
         done, _ = await asyncio.wait({removal.task}, timeout=seconds)
         if not done:
@@ -216,7 +218,8 @@ class CrawlRemovals:
                 await self._admin.erase(crawl_id, audit=audit, progress=count)
 
         def ended(task: "asyncio.Task[None]") -> None:
-            if not task.cancelled() and task.exception() is None:  # an error is kept for the next request
+            # An error is kept, so that the next request raises it.
+            if not task.cancelled() and task.exception() is None:
                 self._running.pop(crawl_id, None)
 
         removal = _Removal(asyncio.create_task(erase()))

@@ -1,7 +1,7 @@
-"""The contract of frontier administration: read, dump, load and remove the frontier of a crawl as a whole. Walkers use
+"""The interface of frontier administration, which reads, dumps, loads and removes whole frontiers. Walkers use
 `crawl/store.py`.
 
-Nothing here is fenced: the caller makes sure, in the same transaction, that no walker has the crawl.
+No call of this interface is fenced: the caller makes sure, in the same transaction, that no walker works on the crawl.
 """
 
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ Key = tuple[int, int]
 """The key and the check of a URL."""
 
 Place = tuple[int, ...]
-"""A cursor; only the driver knows what it means."""
+"""A cursor, which only the driver can interpret."""
 
 LOADING = "loading"
 """The state reason of a crawl that is still being loaded."""
 
 
 class KnownKey(Struct, frozen=True):
-    """The hash of a URL and what became of it."""
+    """The hash of a URL, and the URL's fate."""
 
     key: int
     chk: int
@@ -40,8 +40,8 @@ class KnownKey(Struct, frozen=True):
 
 
 class KeptUrl(Struct, frozen=True):
-    """A URL that the frontier keeps in full: open, or in quarantine. `due` is 0 if it may be fetched immediately;
-    `parent` is the key of the page that linked to it."""
+    """A URL whose text the frontier keeps, because it is open or in quarantine. `due` is 0 if the URL may be fetched
+    immediately; `parent` is the key of the page that linked to it."""
 
     url: Url
     depth: int
@@ -51,12 +51,12 @@ class KeptUrl(Struct, frozen=True):
     attempts: int = 0
     crashes: int = 0
     kind: UrlKind = UrlKind.PAGE
-    target: Url | None = None  # where its redirects have led so far
+    target: Url | None = None  # the URL that its redirects have reached so far
     chain: RedirectChain | None = None
 
     @property
     def awaits_target(self) -> bool:
-        """Return whether its redirects lead to a URL that another one has."""
+        """Return whether its redirects lead to a target that belongs to a different URL."""
         return self.chain is not None and self.chain.page is not None
 
     @property
@@ -65,13 +65,14 @@ class KeptUrl(Struct, frozen=True):
 
 
 class Waiting(Struct, frozen=True):
-    """A kept URL with its context: the walker that has it, the page that linked to it, when its host may be asked."""
+    """A kept URL with its context: the walker that has taken it, the page that linked to it, and the time when its host
+    may be requested."""
 
     kept: KeptUrl
     taken_by: Fence | None = None
     parent_url: str | None = None
     host_ready_at: int | None = None
-    held: HeldHost | None = None  # its host, if the host is on hold
+    held: HeldHost | None = None  # the URL's host, if that host is on hold
 
 
 class UrlFacts(Struct, frozen=True):
@@ -81,20 +82,20 @@ class UrlFacts(Struct, frozen=True):
     waiting: Waiting | None = None
     page: Page | None = None
     sitemap: SitemapRecord | None = None
-    target: RedirectTarget | None = None  # if another URL redirects to it
-    source: "UrlFacts | None" = None  # what is known about that other URL
-    trap: str | None = None  # the pattern that holds it in quarantine
+    target: RedirectTarget | None = None  # set if a different URL redirects to this URL
+    source: "UrlFacts | None" = None  # the stored data of the URL that redirects here
+    trap: str | None = None  # the pattern that keeps this URL in quarantine
 
     @property
     def parent(self) -> str | None:
-        """The URL of the page or sitemap that led there."""
+        """The URL of the page or sitemap that led to this URL."""
         if self.page is not None:
             return self.page.parent
         return None if self.waiting is None else self.waiting.parent_url
 
 
 class FrontierPosition(Struct, frozen=True):
-    """The state of a loaded crawl in the store that it comes from."""
+    """The state of a crawl in the store from which it was dumped."""
 
     state: CrawlState
     state_reason: str | None
@@ -108,7 +109,7 @@ class CrawlHost(Struct, frozen=True):
 
     origin: str
     pages: int
-    ready_at: int | None  # when its next URL is due; None if none waits
+    ready_at: int | None  # time when the host's next URL is due; None if no URL waits
     state: HostState
     held_until: int
     held_status: int | None
@@ -118,52 +119,56 @@ class CrawlHost(Struct, frozen=True):
 
 
 class FrontierAdminStore(Protocol):
-    """The administration that differs by the driver of a frontier. Dumps are loaded into SQL (`SqlFrontierAdmin`)."""
+    """The administration calls that each frontier driver implements. Dumps are always loaded into SQL
+    (`SqlFrontierAdmin`)."""
 
     async def hosts(self, tx: Tx, crawl: int, limit: int) -> list[CrawlHost]:
         """Return the hosts of a crawl, those with most pages first. Reads every host of the crawl."""
         ...
 
     async def taken(self, tx: Tx, crawl: int) -> int:
-        """Count the URLs that live or dead walkers have, from an index."""
+        """Count the URLs that live or dead walkers have taken, by reading an index."""
         ...
 
     async def taken_urls(self, tx: Tx, crawl: int, limit: int) -> list[Waiting]:
-        """Return URLs that walkers have, without the context of their hosts. When they were taken is not stored."""
+        """Return URLs that walkers have taken, without the context of their hosts. The time of taking is not stored."""
         ...
 
     async def fate_of(self, tx: Tx, crawl: int, url: Url, kind: UrlKind, key: Key) -> UrlFacts | None:
-        """Return what became of a URL; None if the crawl never saw it."""
+        """Return the stored data of a URL; None if the crawl never saw the URL."""
         ...
 
     async def fates_of(self, tx: Tx, crawl: int, keys: Sequence[Key]) -> dict[Key, Fate]:
-        """Return the fates of URLs that were skipped or have failed, and perhaps those of others; keys that the crawl
-        never saw are omitted."""
+        """Return the fates of URLs that were skipped or have failed. The result may include fates of more URLs. Keys
+        that the crawl never saw are omitted."""
         ...
 
     async def urls_after(self, tx: Tx, crawl: int, after: Place | None, limit: int) -> list[tuple[Place, KeptUrl]]:
-        """Return kept URLs, including taken ones, by host and then in the order of taking; empty at the end."""
+        """Return kept URLs, including taken URLs, by host and then in the order in which they are taken; empty at the
+        end."""
         ...
 
     async def keys_after(self, tx: Tx, crawl: int, after: Key | None, limit: int) -> list[KnownKey]:
-        """Return the other URLs, by key; empty at the end."""
+        """Return the URLs that are not kept in full, by key; empty at the end."""
         ...
 
     async def targets_after(
         self, tx: Tx, crawl: int, after: Key | None, limit: int
     ) -> list[tuple[Key, RedirectTarget]]:
-        """Return URLs that others redirect to, by key; empty at the end."""
+        """Return redirect targets, by key; empty at the end."""
         ...
 
     async def forget(self, tx: Tx, crawl: int, limit: int) -> int:
-        """Drop up to `limit` URLs, kept ones first; return how many. Open ones count as settled from then on; pages and
-        counters stay. 0: nothing is left, and traps and hosts are gone too."""
+        """Drop up to `limit` URLs, kept URLs first; return the number of dropped URLs. Open URLs that are dropped count
+        as settled. Pages and counters stay. If the result is 0, no URL is left, and the traps and hosts are gone,
+        too."""
         ...
 
     async def remove(self, tx: Tx, crawl: Crawl, limit: int) -> int:
-        """Drop up to `limit` pages; return how many. 0: no page was left, and the crawl and its jobs are gone too."""
+        """Drop up to `limit` pages; return the number of dropped pages. If the result is 0, no page was left, and the
+        crawl and its jobs are gone, too."""
         ...
 
     async def unclaim(self, tx: Tx, crawl: int, fence: Fence) -> None:
-        """Let others take from the hosts that this walker claimed; it keeps the URLs it has taken."""
+        """Let other walkers take from the hosts that this walker claimed. This walker keeps the URLs it has taken."""
         ...

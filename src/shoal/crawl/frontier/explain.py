@@ -1,4 +1,4 @@
-"""Explain in words what became of a URL. Pure code: it gets the crawl and what the store knows about the URL."""
+"""Explains the fate of a URL in words. Pure code: the caller passes the crawl and the stored data of the URL."""
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -23,8 +23,8 @@ from shoal.extract.flags import names_of
 from shoal.pages.page import Page
 
 MOST_BORDERS = 5
-MOST_QUOTED = 20  # patterns
-MOST_HOPS = 20  # redirects of a page in a sentence
+MOST_QUOTED = 20  # maximum number of patterns in a sentence
+MOST_HOPS = 20  # maximum number of a page's redirects in a sentence
 
 
 class UrlState(StrEnum):
@@ -54,7 +54,8 @@ LABELS = {
 
 @dataclass(frozen=True, slots=True)
 class UrlExplanation:
-    """The explanation of a URL's fate: a state, a reason with a stable name, a sentence, and the facts behind them."""
+    """The explanation of a URL's fate: a state, a reason with a stable name, a sentence, and the values that they are
+    based on."""
 
     url: str
     state: UrlState
@@ -70,7 +71,7 @@ def explain_refusal(text: str, refusal: UrlRefusal) -> UrlExplanation:
 
 
 def explain_url(crawl: Crawl, url: Url, facts: UrlFacts | None) -> UrlExplanation:
-    """Explain what became of the URL in this crawl."""
+    """Explain the fate of the URL in this crawl."""
     if facts is None:
         return UrlExplanation(url, UrlState.NEVER_SEEN, None, _never_seen(crawl, url))
     if facts.target is not None:
@@ -87,20 +88,20 @@ def explain_url(crawl: Crawl, url: Url, facts: UrlFacts | None) -> UrlExplanatio
 
 
 def found_in_sitemap(explanation: UrlExplanation, sitemap: str) -> UrlExplanation:
-    """Say that a sitemap led to the URL."""
+    """Add to an explanation that a sitemap led to the URL."""
     found = Sentence(message("It was found in the sitemap {sitemap}."), {"sitemap": sitemap})
     sentence = joined([explanation.sentence, found])
     return replace(explanation, sentence=sentence, facts=explanation.facts | {"sitemap": sitemap})
 
 
 def explained_by_previous(explanation: UrlExplanation, earlier: Crawl, then: UrlExplanation) -> UrlExplanation:
-    """Say what an earlier crawl knows about a URL that this one never saw."""
+    """Add the explanation from an earlier crawl for a URL that this crawl never saw."""
     what = structs.replace(then.sentence, is_clause=True)
     if then.state is UrlState.SKIPPED:
         what = Sentence(message("it was skipped: {reason}"), {"reason": then.sentence})
     unread = Sentence(message("The crawl has not found it; the links of unchanged pages were not read again."))
     recrawled = Sentence(
-        message("In crawl {crawl}, which this one recrawls, {what}"), {"crawl": earlier.id, "what": what}
+        message("In crawl {crawl}, which this crawl repeats, {what}"), {"crawl": earlier.id, "what": what}
     )
     sentence = joined([unread, recrawled])
     known = {"earlier_crawl": earlier.id, "earlier_state": then.state.value, "earlier_reason": then.reason}
@@ -108,7 +109,7 @@ def explained_by_previous(explanation: UrlExplanation, earlier: Crawl, then: Url
 
 
 def _redirected_to(crawl: Crawl, url: Url, target: RedirectTarget, source: UrlFacts | None) -> UrlExplanation:
-    """Explain a URL that another one redirects to, and which therefore has no page of its own."""
+    """Explain a URL that has no page record because a different URL redirects to it."""
     via, facts = Url(target.via), dict[str, Any](via=target.via)
     if target.fate.skipped:
         redirects = Sentence(message("{url} redirects to it."), {"url": via})
@@ -133,7 +134,7 @@ def _redirected_to(crawl: Crawl, url: Url, target: RedirectTarget, source: UrlFa
 
 
 def _onward(url: Url, source: UrlFacts | None) -> tuple[int, str] | None:
-    """Return the status and the target of a URL that is a hop in the redirects of another one's page."""
+    """Return the status and the target of a URL that is a hop in the redirects of a different URL's page."""
     page = None if source is None else source.page
     if page is None:
         return None
@@ -194,12 +195,12 @@ def _open(crawl: Crawl, url: Url, waiting: Waiting | None) -> UrlExplanation:
 
 
 def _redirects(waiting: Waiting | None, sentence: Sentence) -> Sentence:
-    """Say first where a page that is still open has redirected to so far."""
+    """Add, in front of the sentence, the redirect target that an open page has reached so far."""
     if waiting is None or waiting.kept.redirects_to is None:
         return sentence
     words = message("It redirects to {url}, which is fetched in its place.")
     if waiting.kept.awaits_target:
-        words = message("It redirects to {url}, which another URL has, and its record depends on how that ends.")
+        words = message("It redirects to {url}, which is fetched for a different URL; its record depends on that.")
     return joined([Sentence(words, {"url": waiting.kept.redirects_to}), sentence])
 
 
@@ -309,7 +310,7 @@ def _settled(url: Url, facts: UrlFacts) -> UrlExplanation:
 
 
 def _hops(page: Page) -> Sentence:
-    """Say where a page redirects to, with the status of each hop and of its end."""
+    """Describe the redirects of a page, with the status of each hop and of the final URL."""
     hops = " → ".join(f"{hop['url']} ({hop['status']})" for hop in page.redirects[:MOST_HOPS])
     values = {"url": page.final_url, "status": page.status, "hops": hops, "more": len(page.redirects) - MOST_HOPS}
     if len(page.redirects) > MOST_HOPS:
@@ -318,7 +319,7 @@ def _hops(page: Page) -> Sentence:
 
 
 def skipped_by(config: CrawlConfig, url: Url, fate: Fate) -> Sentence:
-    """Return the rule for which a URL was skipped."""
+    """Return the rule because of which a URL was skipped."""
     match fate:
         case Fate.SKIPPED_DEPTH:
             if config.depth is None:

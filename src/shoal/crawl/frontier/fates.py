@@ -8,17 +8,17 @@ from shoal.base.text import message
 
 
 class Fate(IntEnum):
-    """The fate of a URL. The numbers are stored: never reuse or renumber one."""
+    """The fate of a URL. The numbers are stored, so never reuse or change a number."""
 
     skipped: bool
-    waits: bool  # the frontier keeps the URL itself and not only its hash
+    waits: bool  # whether the frontier keeps the URL itself and not only its hash
     word: str  # the name used in records, summaries and the CLI
 
     OPEN = 0  # waiting, or being fetched
     FETCHED = 1
     FAILED = 2
     QUARANTINED = 3
-    FETCHED_VIA = 4  # fetched as the target of another URL's redirects: it has no page of its own
+    FETCHED_VIA = 4  # fetched as the target of a different URL's redirects, so it has no page record
     SKIPPED_DEPTH = 16
     SKIPPED_SCOPE = 17
     SKIPPED_EXCLUDED = 18
@@ -43,10 +43,11 @@ class Fate(IntEnum):
 
 
 REOPENING = frozenset({Fate.SKIPPED_DEPTH, Fate.SKIPPED_NOFOLLOW, Fate.SKIPPED_NOT_IN_SITEMAP})
-"""Fates of URLs skipped because of how they were reached: they open when they are found in another way."""
+"""Fates of URLs that were skipped because of the path on which they were found. Such URLs open when they are found on a
+different path."""
 
 CLAIMABLE = REOPENING | {Fate.SKIPPED_SCOPE}
-"""Fates of skipped URLs that a redirect may still lead to, because redirects of seeds widen the scope."""
+"""Fates of skipped URLs that may still be fetched as redirect targets, because redirects of seeds widen the scope."""
 
 SKIPS = {
     "depth": message("deeper than the limit"),
@@ -67,20 +68,20 @@ SKIPS = {
     "not_in_sitemap": message("not in a sitemap"),
     "trap": message("in quarantine as a crawler trap"),
 }
-"""Texts for why URLs were skipped, by the name in records."""
+"""Texts for the reasons why URLs were skipped, by the reason's name in records."""
 
 
 SKIPPED = {fate.word: fate for fate in Fate if fate.skipped}
-"""The fates of skipped URLs by the same names."""
+"""The fates of skipped URLs, by the reason's name in records."""
 
 
 class TrapState(StrEnum):
     QUARANTINED = "quarantined"
-    RELEASED = "released"  # a person released it: never quarantined again in this crawl
+    RELEASED = "released"  # a user released the pattern; it is never quarantined again in this crawl
 
 
 class Trap(Struct, frozen=True):
-    """A pattern that was quarantined, with the number of its URLs and a sample."""
+    """A pattern that was quarantined, with the number of its URLs and a sample URL."""
 
     pattern: str
     state: TrapState

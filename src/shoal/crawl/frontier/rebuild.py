@@ -1,9 +1,9 @@
-"""Rebuilds a frontier that its store lost, from the pages of the crawl.
+"""Rebuilds a lost frontier from the pages of the crawl.
 
-A page stores the hashes of its links, not their URLs. So pages that link or redirect to URLs without a page are fetched
-again, as few as it takes to find each of these URLs at its smallest depth; all other pages are recorded as settled.
-Seeds and sitemaps are added again. A page that is fetched again keeps its record and the targets of its redirects: to
-any other page these are known, but it may follow them once more.
+A page stores the hashes of its link targets, not the URLs. So some pages have to be fetched again to find the URLs that
+have no page yet: as few pages as possible, such that each of these URLs is found at its smallest depth. All other pages
+are recorded as settled. Seeds and sitemaps are added again. A page that is fetched again keeps its record and its
+redirect targets. It may follow these targets once more, while for all other pages they count as known.
 """
 
 import secrets
@@ -31,15 +31,16 @@ PAGES_AT_ONCE = 500
 
 
 def outage(error: FrontierLost) -> BackendUnavailable:
-    """Return the outage as which a lost frontier is reported: the walker attaches again, which rebuilds it."""
+    """Return the error that reports a lost frontier as an outage. After an outage, the walker attaches again, which
+    rebuilds the frontier."""
     return BackendUnavailable("the frontier", f"it is lost: {error.why}", "it is rebuilt from the pages")
 
 
 KnownPage = tuple[tuple[int, int], Url | None]
-"""The key of a page, and the URL that responded, if one did."""
+"""The key of a page, and the URL that responded, or None if none responded."""
 
 ClaimedTarget = tuple[tuple[int, int], RedirectTarget]
-"""The key of a redirect target, and what is known about it."""
+"""The key of a redirect target, and the target's record."""
 
 
 @runtime_checkable
@@ -49,16 +50,18 @@ class LosableFrontier(FrontierStore, Protocol):
     async def restart(
         self, tx: Tx, crawl: int, fence: Fence, generation: str, *, lost_generation: str | None = None
     ) -> None:
-        """Begin a lost frontier again, empty, and let nobody but this walker use it until `finish_rebuild`. Raise
-        `BackendUnavailable` if it is not the lost generation any more: another walker was faster."""
+        """Replace a lost frontier with an empty one, which only this walker may use until `finish_rebuild`. Raise
+        `BackendUnavailable` if the stored generation is no longer the lost one, because then another walker was
+        faster."""
         ...
 
     async def keep_known(self, tx: Tx, crawl: int, fate: Fate, pages: list[KnownPage]) -> None:
-        """Record pages that were settled before the frontier was lost, and count them for their hosts. Idempotent."""
+        """Record pages that were settled before the frontier was lost, and add them to the page counts of their hosts.
+        Idempotent."""
         ...
 
     async def claim_targets(self, tx: Tx, crawl: int, targets: list[ClaimedTarget]) -> None:
-        """Record the targets of redirects, so that only the page that redirects there fetches them. Idempotent."""
+        """Record redirect targets, so that each target is fetched only by the page that redirects to it. Idempotent."""
         ...
 
     async def finish_rebuild(self, tx: Tx, crawl: int) -> None: ...
@@ -75,17 +78,18 @@ class FrontierRebuild:
         self._pages = PageStore()
         self._queue = queue
         self._own: set[int] = set()  # keys of URLs that have a page
-        self._targets: set[int] = set()  # keys of URLs that were fetched as the target of a page's redirects
-        self._claimed: set[int] = set()  # those of them that a page keeps
-        self._found_at: dict[int, int] = {}  # the depth at which a page that is fetched again finds a URL, by its key
-        self._landed: list[Url] = []  # where seeds redirected to
+        self._targets: set[int] = set()  # keys of URLs that were fetched as redirect targets
+        self._claimed: set[int] = set()  # keys of redirect targets that are assigned to a page
+        # By URL key: the depth at which a page that is fetched again will find the URL.
+        self._found_at: dict[int, int] = {}
+        self._landed: list[Url] = []  # the URLs that seeds redirected to
 
     async def run(self, crawl: Crawl, fence: Fence, lost_generation: str | None = None) -> int:
-        """Rebuild the frontier, in many commits; return how many pages are fetched again. If the walker dies or the
-        store loses the frontier meanwhile, the next attempt starts over. Of several walkers that found the same
-        generation lost, only the first one rebuilds it."""
+        """Rebuild the frontier, in many commits; return the number of pages that will be fetched again. If the walker
+        dies or the store loses the frontier meanwhile, the next attempt starts over. If several walkers find the same
+        generation lost, only the first walker rebuilds the frontier."""
         if crawl.config.more_seeds:
-            raise FrontierLost(crawl.id, "the seeds that were added to it later were kept nowhere else")
+            raise FrontierLost(crawl.id, "seeds that were added later were stored only in the frontier")
         generation = secrets.token_hex(8)
 
         async def begin(tx: Tx) -> None:
@@ -113,7 +117,8 @@ class FrontierRebuild:
             if wants_sitemaps(crawl.config):
                 first += guesses(self._landed, crawl.key_seed)
             await self._frontier.reopen(tx, crawl.number, [url for url in first if not self._is_known(url.key)], [])
-            # With the last URLs: if we die before this commit, the mark stays, and the next walker starts over (0042).
+            # Remove the mark in the commit of the last URLs: if we die before this commit, the mark stays, and the next
+            # walker starts over (0042).
             await self._frontier.finish_rebuild(tx, crawl.number)
             await self._crawls.journal.write(tx, crawl.number, [messages.frontier_rebuilt(again)])
 
@@ -142,8 +147,8 @@ class FrontierRebuild:
                 key, redirects = key_of(Url(page.url), crawl.key_seed), _redirects(crawl, page)
                 fate = Fate.FAILED if page.status is None else Fate.FETCHED
                 ours = self._claims(crawl, page, redirects.followed, fate)
-                # A page that could not follow its redirects again would not find its links either; that of the target
-                # does.
+                # If a page cannot follow its redirects again, it cannot find its links either. The page of the redirect
+                # target finds them.
                 can_follow = len(ours) == len(redirects.followed)
                 if fate is Fate.FETCHED and can_follow and self._leads_on(crawl, page, redirects.ahead):
                     reopened.append(NewUrl(*key, Url(page.url), page.depth, Fate.OPEN))
@@ -164,7 +169,7 @@ class FrontierRebuild:
         reopened: list[NewUrl],
     ) -> None:
         async def commit(tx: Tx) -> None:
-            # Without the lease, these pages would go into the frontier that a successor has begun (0042).
+            # If we have lost the lease, these pages would go into the frontier that a successor has begun (0042).
             await self._queue.fence(tx, fence)
             await self._frontier.reopen(tx, crawl.number, reopened, [])
             for fate, pages in settled.items():
@@ -174,8 +179,9 @@ class FrontierRebuild:
         await self._database.run(commit)
 
     def _claims(self, crawl: Crawl, page: Page, followed: list[Url], fate: Fate) -> list[ClaimedTarget]:
-        """Return the redirect targets that are this page's. A server that forgot a claim may have led several pages to
-        one URL, or to another page; the first page keeps it."""
+        """Return the redirect targets that are assigned to this page. If Redis lost a claim, several pages may have
+        fetched the same target, or a target may also have its own page. A target with its own page is not assigned;
+        otherwise the first page gets it."""
         claims: list[ClaimedTarget] = []
         for place, url in enumerate(followed, 1):
             key = key_of(url, crawl.key_seed)
@@ -187,8 +193,8 @@ class FrontierRebuild:
         return claims
 
     def _leads_on(self, crawl: Crawl, page: Page, ahead: Url | None) -> bool:
-        """Return whether a page links to URLs that were lost, or that so far were found only at a greater depth; later
-        calls count these URLs as found."""
+        """Return whether a page links to lost URLs, or to URLs that were so far found only at a greater depth. Later
+        calls treat these URLs as found."""
         found: list[tuple[int, int]] = []
         if ahead is not None:
             found.append((key_of(ahead, crawl.key_seed)[0], page.depth))
@@ -211,15 +217,16 @@ class FrontierRebuild:
 
 
 class _Redirects(NamedTuple):
-    """The URLs that a page's redirects led to, in canonical form: those it `followed`, and one `ahead` that it did
-    not."""
+    """The URLs that a page's redirects led to, in canonical form: the `followed` URLs, and the URL `ahead` that was not
+    followed, if there is one."""
 
     followed: list[Url]
     ahead: Url | None
 
 
 def _redirects(crawl: Crawl, page: Page) -> _Redirects:
-    # Each member of a loop that is linked has a record, so it must be found again unless it has one.
+    # Every URL of a redirect loop that is linked gets its own record. So these URLs do not count as redirect targets
+    # here, and are found again unless they have a record.
     if not page.redirects or page.final_url is None or page.error_code == LOOP:
         return _Redirects([], None)
     written = [*(hop["url"] for hop in page.redirects), page.final_url]

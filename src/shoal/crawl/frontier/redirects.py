@@ -1,4 +1,5 @@
-"""Redirects whose target another URL has: how they end, without requesting that target again (decision 0031)."""
+"""Ends redirects whose target was already requested for a different URL, without requesting the target again (decision
+0031)."""
 
 from shoal.base.database import Tx
 from shoal.base.url import Url, UrlRefusal, canonical
@@ -15,8 +16,9 @@ LOOP, TOO_MANY = "redirect_loop", "too_many_redirects"
 
 
 async def end_elsewhere(frontier: FrontierStore, tx: Tx, crawl: int, redirects: list[Settled]) -> None:
-    """Decide about redirects whose targets were requested by other URLs. If such a URL has a response, the redirect
-    ends with its own page; while it is open, or if it failed, both may be part of a loop, so the redirect waits."""
+    """Decide about redirects whose targets were requested for different URLs (the holders). If the holder of a target
+    has a response, the redirect ends with the redirecting URL's page record. If the holder is still open or has failed,
+    both URLs may be part of a loop, so the redirect waits."""
     targets = {done.onward.target for done in redirects if done.onward is not None}
     if not targets:
         return
@@ -34,7 +36,7 @@ async def end_elsewhere(frontier: FrontierStore, tx: Tx, crawl: int, redirects: 
 
 
 class AwaitedTargets:
-    """Finds out what became of the targets that tasks wait for, in one transaction."""
+    """Finds the outcomes of the redirect targets that tasks wait for, in one transaction."""
 
     def __init__(self, tx: Tx, frontier: FrontierStore, crawl: Crawl) -> None:
         self._tx = tx
@@ -45,8 +47,8 @@ class AwaitedTargets:
         self._pages: dict[Url, Page] = {}
 
     async def find(self, tasks: list[FrontierTask]) -> None:
-        """Set what became of the targets of these tasks, and of tasks that are targets themselves: another URL has
-        requested those in their place, and they need a record only if they are part of a loop."""
+        """Set the outcomes of the tasks' redirect targets. Also set the outcomes of tasks that are redirect targets
+        themselves: they were requested for a different URL, and need a record only if they are part of a loop."""
         await self._read([self._first(task) for task in tasks])
         for task in tasks:
             end = await self._end(task)
@@ -64,8 +66,8 @@ class AwaitedTargets:
         return AwaitedTarget(is_open=True, is_circular=await self._is_circular(task, url, own))
 
     async def _is_circular(self, task: FrontierTask, url: Url, own: dict[Url, Hop]) -> bool:
-        """Follow the URLs that wait for each other; return whether the last one waits for this task. If they form a
-        loop without it, the members of that loop decide first."""
+        """Follow the chain of URLs that wait for each other. Return whether the last URL in the chain waits for this
+        task. If these URLs form a loop without this task, the members of the loop are decided first."""
         seen: set[Url] = set()
         while url not in seen:
             seen.add(url)
@@ -80,7 +82,7 @@ class AwaitedTargets:
         return False
 
     def _behind(self, page: Page, url: Url, own: dict[Url, Hop]) -> AwaitedTarget:
-        """Return how redirects end that lead to a URL which this page has requested."""
+        """Return how redirects to a URL end if that URL was requested for this page."""
         if page.error_code not in (LOOP, TOO_MANY):
             return AwaitedTarget()
         hops, passed = [Hop(hop["url"], hop["status"]) for hop in page.redirects], dict(own)
@@ -101,8 +103,8 @@ class AwaitedTargets:
         return AwaitedTarget(failure=failure, leads_to=url)
 
     async def _read(self, urls: list[Url]) -> None:
-        """Read what is known about URLs, and about those that have them. The pages come last: whoever is settled has
-        its page by then, also if the frontier is not in the database (0042)."""
+        """Read the states of URLs, and of the URLs for which they were requested. The pages are read last: by then,
+        every settled URL has its page, even if the frontier is not in the database (0042)."""
         unknown = {url for url in urls if url not in self._states}
         if not unknown:
             return
@@ -119,7 +121,7 @@ class AwaitedTargets:
             self._states |= {url: found.get(url) for url in urls}
 
     def _holder(self, url: Url) -> Url:
-        """Return the URL whose record shows the fate of this one."""
+        """Return the URL whose record shows the fate of the given URL."""
         state = self._states[url]
         if state is None or state.via is None or state.chain is not None or url in self._pages:
             return url

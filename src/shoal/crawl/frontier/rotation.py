@@ -1,6 +1,6 @@
 """The rotation over hosts: which hosts a walker takes URLs from next, and how many from each.
 
-Pure code. A frontier driver reads candidates, asks a `Rotation` for decisions and writes what was decided. All times
+Pure code: a frontier driver reads candidates, asks a `Rotation` for decisions, and writes these decisions. All times
 count from the moment at which the candidates were read.
 """
 
@@ -14,26 +14,26 @@ from shoal.crawl.store import AdmissionChecks, HostRate
 from shoal.hosts.rate import HostState, SlotRequest, SlotsGranted, slots_within
 
 HOSTS_PER_TAKE = 64
-ROUNDS = 3  # how often hosts with more URLs are read again, to make up for hosts that ran dry
-MOST_ROUNDS = 50  # the same while URLs are set aside: URLs that are not fetched must not leave a slot unused
-UNCLAIMED_SECONDS = 1.0  # after this, any walker may take a host that its share would leave to another one
-LEAD_SECONDS = 1.0  # how long before its next free slot a host is looked at again
-AWAITED_SECONDS = 1.0  # how soon a host is looked at again while its answer is awaited; the answer itself may be sooner
+ROUNDS = 3  # maximum number of reads per take: hosts with more URLs are read again to make up for hosts that ran dry
+MOST_ROUNDS = 50  # the limit while reads find URLs to set aside, because such URLs must not leave a slot unused
+UNCLAIMED_SECONDS = 1.0  # after this time, any walker may take a host outside its share
+LEAD_SECONDS = 1.0  # time before its next free slot at which a host is checked again
+AWAITED_SECONDS = 1.0  # time until a host is checked again while a response from it is awaited
 
 
 class HostCandidate(Struct, frozen=True):
-    """A host at which something waits and whose turn has come."""
+    """A host that has waiting URLs and whose turn has come."""
 
     host: int
     origin: str
     state: HostState
-    pages: int = 0  # pages that it has given to the crawl so far
-    claimed_by: str | None = None  # the job of the walker that claimed it
-    overdue_seconds: float = 0.0  # since its turn came
+    pages: int = 0  # number of pages fetched from the host in this crawl so far
+    claimed_by: str | None = None  # the job of the walker that claimed the host
+    overdue_seconds: float = 0.0  # time since the host's turn came
 
 
 class HostShare(Struct, frozen=True):
-    """The hosts that one of several walkers may take from, and the hosts that it leaves to the others."""
+    """The hosts that one of several walkers may take from, and the hosts that it leaves to the other walkers."""
 
     chosen: list[HostCandidate]
     let_go: list[int]
@@ -42,9 +42,9 @@ class HostShare(Struct, frozen=True):
 def share_hosts(candidates: Sequence[HostCandidate], others: int, walkers: int, job_id: str) -> HostShare:
     """Divide the hosts that are ready among the walkers of a crawl; return the share of the walker with this job.
 
-    `candidates` are claimed by this walker or by no live one, the longest waiting first; `others` counts the ready
-    hosts that other walkers have claimed. Hosts that nobody took for a while are added to the share, so that a dead
-    walker does not keep them waiting.
+    `candidates` are the hosts that are claimed by this walker or by no live walker, the longest waiting host first.
+    `others` is the number of ready hosts that other walkers have claimed. Hosts that nobody took for a while are added
+    to the share, so that a dead walker does not keep them waiting.
     """
     share = -(-(len(candidates) + others) // max(1, walkers))
     ours = [one for one in candidates if one.claimed_by == job_id]
@@ -55,20 +55,21 @@ def share_hosts(candidates: Sequence[HostCandidate], others: int, walkers: int, 
 
 
 class HostBatch(Struct, eq=False):
-    """The URLs that one take gets from one host. The first `tried` of its tasks were tried before."""
+    """The URLs that one take gets from one host. The first `tried` tasks in the list were tried before."""
 
     host: int
     origin: str
-    pages: int  # pages that the host has given to the crawl so far
+    pages: int  # number of pages fetched from the host in this crawl so far
     state: HostState
     delay_seconds: float  # between two requests
-    most: int  # URLs that it may give, whatever its slots
+    most: int  # maximum number of URLs to take, even if the host has more slots
     tasks: list[FrontierTask] = field(default_factory=list)
     tried: int = 0
-    set_aside: list[tuple[FrontierTask, bool]] = field(default_factory=list)  # not to be fetched; whether tried before
-    is_dry: bool = False  # it had fewer URLs than were requested
-    is_awaited: bool = False  # its answer to the URL in flight decides whether it gets another one
-    awaiting: int = 0  # those set aside that may end with a page: they need no slot, but count as pages
+    # Tasks that must not be fetched, each with whether it was tried before.
+    set_aside: list[tuple[FrontierTask, bool]] = field(default_factory=list)
+    is_dry: bool = False  # the host had fewer URLs than were requested
+    is_awaited: bool = False  # the response to the URL in flight decides whether the host gets another URL
+    awaiting: int = 0  # number of set-aside URLs that may end with a page: they need no slot, but count as pages
 
     @property
     def free_in_seconds(self) -> float:
@@ -80,18 +81,18 @@ class HostBatch(Struct, eq=False):
         return slots_within(self.most, self.free_in_seconds, self.delay_seconds) - len(self.tasks)
 
     def add_tried(self, tasks: list[FrontierTask]) -> None:
-        """Add URLs that were tried before. They come before all others."""
+        """Add URLs that were tried before. They come before all other URLs of the host."""
         self.tasks += tasks
         self.tried = len(self.tasks)
 
     def add_untried(self, tasks: list[FrontierTask], asked_for: int) -> None:
-        """Add the next URLs of the queue; fewer than requested means that the host has no more."""
+        """Add the next URLs in the host's queue. If there are fewer than requested, the host has no more URLs."""
         self.tasks += tasks
         self.is_dry = len(tasks) < asked_for
 
     def exclude(self, skip_fates: Mapping[int, Fate | None]) -> None:
-        """Set aside the URLs that are not to be fetched, given by their positions in the queue: they need no slot. They
-        have no fate yet if they wait for what becomes of their redirect targets."""
+        """Set aside the URLs that must not be fetched, given by their positions in the queue. They need no slot. URLs
+        that wait for the outcome of their redirect targets have no fate yet."""
         for order, task in enumerate(self.tasks):
             if task.seq in skip_fates:
                 task.skip_fate = skip_fates[task.seq]
@@ -101,7 +102,7 @@ class HostBatch(Struct, eq=False):
         self.tasks = [task for task in self.tasks if task.seq not in skip_fates]
 
     def grant(self, granted: SlotsGranted) -> None:
-        """Keep only the URLs that got a slot, and set the start time of each to that of its slot."""
+        """Keep only the URLs that got a slot, and set the start time of each URL to the time of its slot."""
         del self.tasks[granted.slots :]
         self.tried = min(self.tried, len(self.tasks))
         first, delay, counted_at = granted.first_in_seconds, self.delay_seconds, granted.counted_at
@@ -114,13 +115,13 @@ class HostBatch(Struct, eq=False):
 
     @property
     def is_spent(self) -> bool:
-        """Return whether the host's next turn must be computed from its waiting URLs, because it ran dry or reached its
-        limit."""
+        """Return whether the host's next turn must be computed from its waiting URLs, because the host ran dry or
+        reached its limit."""
         return self.is_dry or not (self.most or self.tasks or self.is_awaited)
 
     @property
     def look_again_in_seconds(self) -> float:
-        """The time until its next turn, if it has more."""
+        """The time until the host's next turn, if it has more URLs."""
         if self.is_awaited:
             return AWAITED_SECONDS
         last = self.tasks[-1].start_in_seconds if self.tasks else self.free_in_seconds
@@ -128,11 +129,11 @@ class HostBatch(Struct, eq=False):
 
 
 class Rotation:
-    """One take: up to `want` URLs, shared out evenly over hosts that may be asked.
+    """One take of up to `want` URLs, distributed evenly over the hosts that may be requested.
 
-    A driver calls `limit`; reads what `shares` says, first URLs that were tried before, then, while `has_rounds`, the
-    next in the queue, with `exclude` after each reading and `end_round` after each round; then `slot_requests` and
-    `grant`.
+    A driver calls `limit`. It then reads the numbers of URLs that `shares` returns: first URLs that were tried before,
+    then, while `has_rounds`, the next URLs in the queues. It calls `exclude` after each read and `end_round` after each
+    round, and finally `slot_requests` and `grant`.
     """
 
     def __init__(
@@ -150,17 +151,17 @@ class Rotation:
         if state.is_recovering or (self._rate.probe and not state.robots_known):
             most = 1
         elif delay and self._admission is not None and not self._admission.knows(host.origin):
-            most = 1  # its robots.txt may forbid the others, and their slots would be wasted
+            most = 1  # the robots.txt of the host may forbid further URLs, and their slots would be wasted
         return HostBatch(host.host, host.origin, host.pages, state, delay, most)
 
     @property
     def needs_in_flight(self) -> bool:
-        """Return whether `limit` needs the URLs in flight of each host."""
+        """Return whether `limit` needs the number of URLs in flight for each host."""
         return self._rate.per_host is not None or any(batch.state.is_recovering for batch in self.batches)
 
     def limit(self, in_flight: Mapping[int, int]) -> list[HostBatch]:
-        """Apply the limits of hosts, given how many URLs of each are in flight; return those to be closed because they
-        have given all the pages they may. A recovering host gets one URL at a time."""
+        """Apply the limits of hosts, given the number of URLs in flight for each host. Return the hosts to close
+        because they have reached their page limit. A recovering host gets one URL at a time."""
         for batch in self.batches:
             if batch.state.is_recovering and batch.host in in_flight:
                 batch.most, batch.is_awaited = 0, True
@@ -175,7 +176,8 @@ class Rotation:
         return to_close
 
     def shares(self) -> list[tuple[HostBatch, int]]:
-        """Return how many URLs to take from each host that may have more: equal parts, limited by its slots."""
+        """Return how many URLs to take from each host that may have more URLs: equal parts, limited by the host's
+        slots."""
         want = self._want - sum(len(batch.tasks) + batch.awaiting for batch in self.batches)
         able = [batch for batch in self.batches if not batch.is_dry and batch.capacity > 0]
         parts = [want // len(able) + (place < want % len(able)) for place in range(len(able))]
@@ -186,13 +188,14 @@ class Rotation:
         return self._rounds < ROUNDS
 
     def end_round(self, *, has_excluded: bool) -> None:
-        """Count a round of reading; one that found URLs to set aside hardly counts."""
+        """Count a round of reads. A round that found URLs to set aside counts only as a small fraction."""
         self._rounds += ROUNDS / MOST_ROUNDS if has_excluded else 1
 
     def exclude(self, found: Sequence[FrontierTask], redirect_fates: Mapping[tuple[int, int], Fate]) -> bool:
-        """Set aside the URLs just found that are not to be fetched, and return whether there were any: what the walker
-        knows to be forbidden, at hosts that keep slots, what is fetched at the end of another URL's redirects
-        (`redirect_fates`, by key and check), and what waits for such a URL."""
+        """Set aside the URLs just found that must not be fetched; return whether there were any. These are URLs that
+        the walker knows to be forbidden (checked only at hosts with a delay), URLs that are fetched as redirect targets
+        of other URLs (`redirect_fates`, by key and check), and URLs whose redirect target belongs to a different
+        URL."""
         skip_fates: dict[int, Fate | None] = {
             task.seq: None for task in found if task.chain is not None and task.awaits_target
         }
@@ -217,13 +220,13 @@ class Rotation:
         return [SlotRequest(batch.host, len(batch.tasks), batch.delay_seconds) for batch in paced]
 
     def grant(self, granted: Mapping[int, SlotsGranted]) -> None:
-        """Keep only those URLs of each host that got a slot."""
+        """Keep only the URLs that got a slot at their host."""
         for batch in self.batches:
             free = SlotsGranted(len(batch.tasks), batch.free_in_seconds)
             batch.grant(granted.get(batch.host, SlotsGranted()) if batch.delay_seconds else free)
 
     @property
     def tasks(self) -> list[FrontierTask]:
-        """All that was taken; URLs that are not to be fetched come last."""
+        """All taken URLs. URLs that must not be fetched come last."""
         kept = [task for batch in self.batches for task in batch.tasks]
         return kept + [task for batch in self.batches for task, _ in batch.set_aside]

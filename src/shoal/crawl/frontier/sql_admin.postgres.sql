@@ -5,14 +5,14 @@ CROSS JOIN LATERAL (SELECT t.key, t.chk, t.fate FROM fate AS t
                     WHERE t.crawl = :crawl AND t.chk = g.chk AND t.key = g.key OFFSET 0) AS f;
 
 -- name: keys_after
--- URLs of which only the key is known, after a key, in the order of the index.
+-- Return the URLs of which only the key is known, after a given key, in the order of the index.
 SELECT key, chk, fate FROM fate
 WHERE crawl = :crawl AND fate NOT IN (0, 3) AND (chk, key) > (:chk, :key)
 ORDER BY chk, key
 LIMIT :limit;
 
 -- name: last_of_some_fates
--- The last of the first :limit keys of a crawl.
+-- Return the last key among the first :limit keys of a crawl.
 SELECT key, chk FROM (SELECT key, chk FROM fate WHERE crawl = :crawl ORDER BY chk, key LIMIT :limit) AS chosen
 ORDER BY chk DESC, key DESC
 LIMIT 1;

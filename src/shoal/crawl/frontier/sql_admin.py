@@ -50,7 +50,8 @@ class SqlFrontierAdmin:
         return await self.hosts_in_full(tx, await tx.all("hosts_of_crawl", crawl=crawl, limit=limit))
 
     async def hosts_in_full(self, tx: Tx, rows: Sequence[Any]) -> list[CrawlHost]:
-        """Add what is known about the hosts of these rows, which have `host`, `pages` and `ready_at`."""
+        """Return the hosts of these rows with all their data. The rows have the columns `host`, `pages` and
+        `ready_at`."""
         full = {row["number"]: row for row in await tx.all("hosts_in_full", numbers=[row["host"] for row in rows])}
         return [_host(row, full[row["host"]]) for row in rows if row["host"] in full]
 
@@ -93,8 +94,8 @@ class SqlFrontierAdmin:
         key_seed: int,
         policy_id: str | None = None,
     ) -> int | None:
-        """Create a crawl that is loaded from another store and return its number; None if the id is taken. It is
-        stopped with the reason `LOADING` until `admit`."""
+        """Create a crawl that is loaded from another store and return its number; None if the id is taken. Until
+        `admit`, the crawl is stopped with the reason `LOADING`."""
         number: int | None = await tx.value(
             "receive_crawl",
             id=crawl_id,
@@ -109,7 +110,8 @@ class SqlFrontierAdmin:
         return number
 
     async def keep_urls(self, tx: Tx, crawl: int, urls: list[tuple[Key, KeptUrl]]) -> int:
-        """Add kept URLs in the given order; return how many were new. Nothing is counted: see `keep_counts`."""
+        """Add kept URLs in the given order; return the number of new URLs. The crawl's counters do not change: see
+        `keep_counts`."""
         numbers = await self._hosts.numbers(tx, sorted({origin(one.target or one.url) for _, one in urls}))
         places = await self._places.behind(tx, [one.depth for _, one in urls])
         new = await tx.many("keep_fates", sorted((*key, crawl, int(one.fate)) for key, one in urls))
@@ -123,7 +125,7 @@ class SqlFrontierAdmin:
         return new
 
     async def keep_keys(self, tx: Tx, crawl: int, keys: list[KnownKey]) -> int:
-        """Add known keys; return how many were new. Nothing is counted."""
+        """Add known keys; return the number of new keys. The crawl's counters do not change."""
         return await tx.many("keep_fates", sorted((known.key, known.chk, crawl, int(known.fate)) for known in keys))
 
     async def keep_traps(self, tx: Tx, crawl: int, traps: list[Trap]) -> int:
@@ -162,19 +164,20 @@ class SqlFrontierAdmin:
         return sum(kept)
 
     async def keep_pages_of(self, tx: Tx, crawl: int, pages: dict[str, int]) -> None:
-        """Add to the number of pages that each origin has given to this crawl."""
+        """Add to the number of pages fetched from each origin in this crawl."""
         numbers = await self._hosts.numbers(tx, sorted(pages))
         counted = sorted((numbers[host_origin], count) for host_origin, count in pages.items())
         rows = [{"crawl": crawl, "host": host, "pages": count} for host, count in counted]
         await tx.many("keep_host_pages", rows)
 
     async def keep_counts(self, tx: Tx, crawl: int, counts: Counts) -> None:
-        """Add the counters of the crawl in the store that it comes from."""
-        gone = max(0, counts.held - await self._held(tx, crawl))  # the other crawl had been cleared
+        """Add the counters that the crawl had in the store from which it was dumped."""
+        gone = max(0, counts.held - await self._held(tx, crawl))  # URLs in quarantine that were cleared before the dump
         await CrawlStore().add_counts(tx, crawl, OUTSIDE, replace(counts, skipped=counts.skipped | {TRAP: gone}))
 
     async def admit(self, tx: Tx, crawl: int, position: FrontierPosition) -> bool:
-        """Give a loaded crawl the state it had; return False if the crawl is not being loaded."""
+        """Give a loaded crawl the state that it had when it was dumped; return False if the crawl is not being
+        loaded."""
         values = {name: getattr(position, name) for name in FrontierPosition.__struct_fields__}
         return await tx.execute("admit_crawl", crawl=crawl, loading=LOADING, **values) == 1
 
@@ -197,7 +200,8 @@ class SqlFrontierAdmin:
             return await tx.execute("drop_pages_up_to", crawl=crawl.number, number=last)
         for query in ("drop_counters", "drop_skips", "drop_journal_entries", "drop_journal"):
             await tx.execute(query, crawl=crawl.number)
-        jobs = await tx.all("drop_jobs", run_id=crawl.id)  # before their grants: the pruner locks them in this order
+        # Delete jobs before their grants, because the pruner locks them in this order.
+        jobs = await tx.all("drop_jobs", run_id=crawl.id)
         await tx.execute("purge_grants", ids=[row["id"] for row in jobs])
         await tx.execute("drop_crawl_frontier", crawl=crawl.number)
         await tx.execute("drop_crawl", number=crawl.number)
@@ -257,7 +261,7 @@ class SqlFrontierAdmin:
         urls = [(Url(row["start"] or row["origin"] + row["path"]), KINDS[row["kind"]]) for _, row in kept]
         keys = [key_of(url, seed, kind) for url, kind in urls]
         await tx.many("drop_fates", sorted((*key, crawl) for key in keys))
-        opened = sum(row["due"] != NEVER for _, row in kept)  # quarantine counted the others as settled
+        opened = sum(row["due"] != NEVER for _, row in kept)  # URLs in quarantine were already counted as settled
         await CrawlStore().add_counts(tx, crawl, OUTSIDE, Counts(settled=opened))
         return dropped
 
@@ -298,7 +302,8 @@ def _row(crawl: int, numbers: dict[str, int], place: int, one: KeptUrl) -> tuple
 
 
 def _wakes(crawl: int, rows: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
-    """Return when each host becomes ready: when the first of its URLs is due. URLs in quarantine never are."""
+    """Return the time when each host becomes ready, which is when its first URL is due. URLs in quarantine are never
+    due."""
     first: dict[int, int] = {}
     for host, due in ((row[1], row[3]) for row in rows if row[3] != NEVER):
         first[host] = min(due, first.get(host, due))

@@ -1,5 +1,5 @@
 -- name: fate_of
--- Return what became of one URL.
+-- Return the fate of one URL.
 SELECT fate FROM fate WHERE crawl = :crawl AND key = :key AND chk = :chk;
 
 -- name: taken_urls
@@ -19,11 +19,11 @@ ORDER BY key, chk
 LIMIT :limit;
 
 -- name: target_of
--- Return the URL that redirects to this one, and its fate.
+-- Return the URL that redirects to the given URL, and the fate of the given URL.
 SELECT url, via, fate FROM redirect_target WHERE crawl = :crawl AND key = :key AND chk = :chk;
 
 -- name: targets_after
--- The URLs of a crawl that others redirect to, after a key.
+-- Return the redirect targets of a crawl, after a key.
 SELECT key, chk, url, via, fate FROM redirect_target
 WHERE crawl = :crawl AND (key, chk) > (:key, :chk)
 ORDER BY key, chk
@@ -52,7 +52,8 @@ ORDER BY f.seq
 LIMIT :limit;
 
 -- name: untried_after
--- Return stored URLs that were never taken, after a position, in the order in which each host's would be taken.
+-- Return stored URLs that were never taken, after a position. The URLs of each host are in the order in which they
+-- would be taken.
 SELECT f.host, f.seq, 0 AS due, f.parent, 0 AS attempts, 0 AS crashes, f.kind, f.path, NULL AS start, NULL AS chain,
        (SELECT h.origin FROM host AS h WHERE h.number = f.host) AS origin
 FROM frontier AS f
@@ -92,7 +93,7 @@ DELETE FROM trap_score WHERE crawl = :crawl;
 DELETE FROM frontier_host WHERE crawl = :crawl;
 
 -- name: last_of_some_pages
--- The last of the first :limit pages of a crawl.
+-- Return the number of the last page among the first :limit pages of a crawl.
 SELECT max(number) AS number FROM (SELECT number FROM page WHERE crawl = :crawl ORDER BY number LIMIT :limit) AS chosen;
 
 -- name: drop_counters

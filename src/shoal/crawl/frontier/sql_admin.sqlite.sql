@@ -5,14 +5,14 @@ FROM json_each(:keys) AS k CROSS JOIN json_each(:checks) AS c ON c.key = k.key
 CROSS JOIN fate AS f ON f.crawl = :crawl AND f.key = k.value AND f.chk = c.value;
 
 -- name: keys_after
--- URLs of which only the key is known, after a key, in the order of the index.
+-- Return the URLs of which only the key is known, after a given key, in the order of the index.
 SELECT key, chk, fate FROM fate
 WHERE crawl = :crawl AND fate NOT IN (0, 3) AND (key, chk) > (:key, :chk)
 ORDER BY key, chk
 LIMIT :limit;
 
 -- name: last_of_some_fates
--- The last of the first :limit keys of a crawl.
+-- Return the last key among the first :limit keys of a crawl.
 SELECT key, chk FROM (SELECT key, chk FROM fate WHERE crawl = :crawl ORDER BY key, chk LIMIT :limit) AS chosen
 ORDER BY key DESC, chk DESC
 LIMIT 1;

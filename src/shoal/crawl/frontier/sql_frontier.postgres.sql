@@ -1,8 +1,8 @@
 -- name: add_fates
--- Record new URLs, and return which were new. Sorted by key, so that two batches never wait for each other. A URL that
--- was skipped because of its path (depth 16, nofollow 21, not in a sitemap 31) and is found on another path becomes
--- open; `was` is its previous fate in the snapshot of this statement. Known URLs are filtered out before the insert,
--- because a conflict would lock their rows, which is a write.
+-- Record new URLs, and return the URLs that were new. The rows are sorted by key, so that two batches never wait for
+-- each other. A URL that was skipped because of its path (depth 16, nofollow 21, not in a sitemap 31) and is found on a
+-- different path becomes open; `was` is its previous fate in the snapshot of this statement. Known URLs are filtered
+-- out before the insert, because a conflict would lock their rows, which is a write.
 -- rows: key chk crawl fate
 INSERT INTO fate (crawl, key, chk, fate)
 SELECT g.crawl, g.key, g.chk, g.fate
@@ -31,7 +31,7 @@ FROM unnest(:crawl::int[], :host::int[], :seq::bigint[], :parent::bigint[], :kin
      AS g (crawl, host, seq, parent, kind, path);
 
 -- name: add_touched
--- Add URLs that wait for a time, or that were tried in another store. `seq` contains the depth.
+-- Add URLs that must wait until a time, or that were tried in another store. `seq` contains the depth.
 -- rows: crawl host seq due attempts crashes parent kind path
 INSERT INTO frontier_touched (crawl, host, seq, due, attempts, crashes, parent, kind, path)
 SELECT crawl, host, seq + nextval('frontier_seq'), due, attempts, crashes, parent, kind, path
@@ -114,7 +114,7 @@ DELETE FROM frontier AS f USING unnest(:crawl::int[], :host::int[], :seq::bigint
 WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.host = g.host AND f.seq = g.seq;
 
 -- name: next_due_at_hosts
--- Return when the next waiting URL of each host is due; no row for a host without one.
+-- Return when the next waiting URL of each host is due. A host without waiting URLs has no row in the result.
 -- rows: crawl host
 SELECT g.host, f.due
 FROM unnest(:crawl::int[], :host::int[]) AS g (crawl, host)
@@ -127,7 +127,8 @@ CROSS JOIN LATERAL (
 ) AS f;
 
 -- name: set_hosts_ready
--- Set when hosts may be requested again (NULL: nothing waits), and who has claimed them.
+-- Set the time when each host may be requested again (NULL if it has no waiting URL), and the walker that has claimed
+-- it.
 -- rows: crawl host ready_at job_id epoch
 UPDATE frontier_host AS f SET ready_at = g.ready_at, job_id = g.job_id, epoch = g.epoch
 FROM unnest(:crawl::int[], :host::int[], :ready_at::bigint[], :job_id::text[], :epoch::bigint[])
@@ -160,7 +161,8 @@ FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :fate::smallint[]) AS g 
 WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.chk = g.chk AND f.key = g.key;
 
 -- name: put_back_later
--- Return taken URLs to the frontier, not before a time; untried ones without one keep their positions.
+-- Return taken URLs to the frontier, optionally with a time before which they are not taken again. Untried URLs without
+-- such a time keep their positions.
 -- rows: crawl job_id epoch seq retry_in tried
 UPDATE frontier_touched AS f
 SET job_id = '', epoch = 0, attempts = f.attempts + g.tried,
@@ -172,8 +174,8 @@ WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.seq = g.seq AND f.job_id = g.job_id
 RETURNING f.host;
 
 -- name: suspect_waiting
--- Return a URL that was in flight in two crashes, the last one in the queue first; not at a host that is on hold or
--- locked by another commit.
+-- Return the last URL in the queue that was in flight in two crashes. URLs at hosts that are on hold or locked by
+-- another commit are ignored.
 SELECT f.host, f.seq, f.attempts, f.crashes, f.kind, f.path, f.start, f.chain, shoal_now() AS now, fh.pages,
        EXISTS (SELECT 1 FROM redirect_target AS r WHERE r.crawl = :crawl) AS has_targets,
        (SELECT h.origin FROM host AS h WHERE h.number = f.host) AS origin,
@@ -249,13 +251,13 @@ FROM unnest(:crawl::int[], :host::int[], :pages::bigint[]) AS g (crawl, host, pa
 WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.host = g.host;
 
 -- name: lock_hosts
--- The rows of these hosts, locked in the order of their numbers.
+-- Return the rows of these hosts, locked in the order of the host numbers.
 SELECT f.host FROM (SELECT u.host FROM unnest(:hosts::int[]) AS u (host) ORDER BY u.host) AS g
 CROSS JOIN LATERAL (SELECT t.host FROM frontier_host AS t WHERE t.crawl = :crawl AND t.host = g.host FOR NO KEY UPDATE) AS f;
 
 -- name: lock_traps
--- Return the decisions about these patterns, locked until this commit ends. Not a shared lock, because the same commit
--- may update the rows later.
+-- Return the decisions about these patterns, locked until this commit ends. The lock is not a shared lock, because the
+-- same commit may update the rows later.
 SELECT pattern, state FROM trap WHERE crawl = :crawl AND pattern = ANY(:patterns::text[])
 ORDER BY pattern FOR NO KEY UPDATE;
 
@@ -276,7 +278,7 @@ SELECT seq, kind, path FROM frontier_touched
 WHERE crawl = :crawl AND host = :host AND job_id = '' AND due = 4611686018427387904;
 
 -- name: landed
--- Return the final URLs of pages that redirected and are HTML, or perhaps a sitemap.
+-- Return the final URLs of pages that redirected and are HTML or XML (which may be a sitemap).
 SELECT f.final_url FROM unnest(:keys::bigint[]) AS k (value)
 CROSS JOIN LATERAL (SELECT p.url, p.final_url, p.content_hash, p.content_type FROM page AS p
                     WHERE p.crawl = :crawl AND p.key = k.value ORDER BY p.chk OFFSET 0) AS f
@@ -301,7 +303,8 @@ SELECT seq FROM frontier_touched
 WHERE crawl = :crawl AND job_id = :job_id AND job_id > '' AND epoch = :epoch AND seq = ANY(:places::bigint[]);
 
 -- name: claim_fates
--- Record unknown URLs, and return which were unknown. Waits for another walker that records the same one.
+-- Record unknown URLs, and return the URLs that were unknown. If another walker records the same URL, wait for that
+-- walker's commit.
 -- rows: key chk crawl fate
 INSERT INTO fate (crawl, key, chk, fate)
 SELECT g.crawl, g.key, g.chk, g.fate
@@ -311,8 +314,8 @@ ON CONFLICT (crawl, chk, key) DO NOTHING
 RETURNING key, chk;
 
 -- name: lock_targets
--- Return the fates of URLs, and which URL redirects to them, locked until this commit ends. Locked in the given order,
--- by check and key.
+-- Return the fates of URLs, and for each URL, the URL that redirects to it. The rows are locked until this commit ends,
+-- in the given order, which is by check and key.
 SELECT f.key, f.chk, f.fate, r.via
 FROM unnest(:keys::bigint[], :checks::int[]) AS g (key, chk)
 CROSS JOIN LATERAL (SELECT t.key, t.chk, t.fate FROM fate AS t
@@ -321,7 +324,7 @@ LEFT JOIN LATERAL (SELECT t.via FROM redirect_target AS t
                    WHERE t.crawl = :crawl AND t.key = f.key AND t.chk = f.chk LIMIT 1) AS r ON TRUE;
 
 -- name: taken_pages_at
--- Return the pages of these hosts that a walker has taken, by where they are requested.
+-- Return the pages of these hosts that walkers have taken, without pages that are being redirected.
 SELECT host, path FROM frontier_touched
 WHERE crawl = :crawl AND job_id > '' AND kind = 0 AND start IS NULL AND host = ANY(:hosts::int[]);
 
@@ -332,7 +335,7 @@ WHERE (SELECT 1 FROM frontier_touched AS f
        WHERE f.crawl = :crawl AND f.start IS NOT NULL AND f.start >= g.url AND f.start <= g.url ORDER BY f.start LIMIT 1) = 1;
 
 -- name: redirect_states
--- Return the fates of URLs, which URLs redirect to them, and their own redirects so far.
+-- Return the fates of URLs; for each URL, the URL that redirects to it, and its own redirects so far.
 SELECT f.key, f.chk, f.fate, r.via, o.chain
 FROM unnest(:keys::bigint[], :checks::int[], :urls::text[]) AS g (key, chk, url)
 CROSS JOIN LATERAL (SELECT t.key, t.chk, t.fate FROM fate AS t
@@ -344,7 +347,7 @@ LEFT JOIN LATERAL (SELECT t.chain FROM frontier_touched AS t
                    ORDER BY t.start LIMIT 1) AS o ON TRUE;
 
 -- name: forget_targets
--- Forget that other URLs redirect to these.
+-- Forget that other URLs redirect to these URLs.
 -- rows: key chk crawl
 DELETE FROM redirect_target AS r
 USING unnest(:crawl::int[], :key::bigint[], :chk::int[]) AS g (crawl, key, chk)
@@ -368,7 +371,7 @@ FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :fate::smallint[]) AS g 
 WHERE r.crawl = ANY(ARRAY[g.crawl]) AND r.key = g.key AND r.chk = g.chk;
 
 -- name: set_settled_fates
--- Set the fates of URLs, except those that are waiting; return what was changed.
+-- Set the fates of URLs that are not waiting; return the changed rows.
 -- rows: key chk crawl fate
 UPDATE fate AS f SET fate = g.fate
 FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :fate::smallint[]) AS g (crawl, key, chk, fate)
@@ -376,7 +379,7 @@ WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.key = g.key AND f.chk = g.chk AND f.fa
 RETURNING f.key, f.chk, f.fate;
 
 -- name: move_to_redirect_target
--- Move taken URLs to their redirect targets, to be fetched as soon as possible; or let them wait for a time.
+-- Move taken URLs to their redirect targets. They are fetched as soon as possible, or wait until a time.
 -- rows: crawl job_id epoch seq host path start chain wait
 UPDATE frontier_touched AS f
 SET job_id = '', epoch = 0, due = CASE WHEN g.wait > 0 THEN shoal_now() + g.wait ELSE 0 END, host = g.host, path = g.path,

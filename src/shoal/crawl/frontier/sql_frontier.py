@@ -1,4 +1,4 @@
-"""The frontier on SQL. The two dialects differ only in how they tell new URLs from known ones."""
+"""The frontier on SQL. The two dialects differ only in how they distinguish new URLs from known URLs."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -40,11 +40,11 @@ Key = tuple[int, int]
 
 
 class Claims(Struct):
-    """The targets of redirects that a commit claimed."""
+    """The redirect targets that a commit claimed."""
 
-    places: set[int] = field(default_factory=set)  # positions of the URLs that redirect there
-    opened: int = 0  # targets that were not waiting: they count as opened and settled immediately
-    reopened: Counter[Fate] = field(default_factory=Counter)  # targets that had been skipped
+    places: set[int] = field(default_factory=set)  # positions of the URLs that redirect to these targets
+    opened: int = 0  # number of targets that were not waiting: they count as opened and settled immediately
+    reopened: Counter[Fate] = field(default_factory=Counter)  # former fates of targets that had been skipped
 
 
 class SqlFrontier:
@@ -58,10 +58,10 @@ class SqlFrontier:
         self._hosts = HostStore()
 
     async def begin(self, tx: Tx, crawl: Crawl) -> None:
-        """Do nothing: the tables are there."""
+        """Do nothing, because the tables already exist."""
 
     async def prepare(self, tx: Tx, crawl: int, fence: Fence, batch: WalkerBatch) -> list[Settled]:
-        """Return everything: `settle` decides in the commit that stores the pages."""
+        """Return all outcomes, because `settle` decides about redirects in the commit that stores the pages."""
         return batch.settled
 
     async def add(self, tx: Tx, crawl: int, urls: list[NewUrl]) -> Added:
@@ -89,7 +89,7 @@ class SqlFrontier:
 
     async def settle(self, tx: Tx, crawl: int, fence: Fence, batch: WalkerBatch, *, leaves: bool = False) -> Settlement:
         redirects = [done for done in batch.settled if done.onward is not None]
-        for done in redirects:  # a retried commit decides again
+        for done in redirects:  # if a commit is retried, it decides again
             done.fate, done.page, done.awaits_target = Fate.OPEN, None, False
         later = [done for done in batch.settled if done.fate is Fate.OPEN and done.onward is None]
         retries = [
@@ -99,7 +99,7 @@ class SqlFrontier:
         put_back = await tx.batch("put_back_later", retries)
         waiting = _waiting(batch.found)
         numbers = await self._numbers(tx, waiting)
-        if redirects:  # each host that they lead to gets a row that can be locked
+        if redirects:  # each host that the redirects lead to gets a row that can be locked
             leading = {origin(done.onward.url) for done in redirects if done.onward is not None}
             theirs = await self._hosts.numbers(tx, sorted(leading))
             await tx.many("prepare_hosts", sorted((crawl, host) for host in theirs.values()))
@@ -143,7 +143,7 @@ class SqlFrontier:
 
     async def quarantine(self, tx: Tx, crawl: int, traps: dict[str, Url]) -> list[str]:
         states = await trap_states(tx, crawl) if traps else {}
-        # Each URL stays in one pattern, so that what a release frees is what was counted.
+        # Each URL stays in one pattern, so that a release frees exactly the URLs that were counted.
         new = sorted(pattern for pattern, sample in traps.items() if trap_of(sample, states) is None)
         return [
             pattern
@@ -180,7 +180,7 @@ class SqlFrontier:
         numbers = await self._hosts.numbers(tx, sorted({*origins, *(origin(url.url) for url in urls)}))
         await self._lock_hosts(tx, crawl, numbers.values())
         await tx.many("set_fates", sorted((url.key, url.chk, crawl, int(Fate.OPEN)) for url in urls))
-        # They are requested themselves, even if they failed as the targets of other pages.
+        # These URLs are now requested themselves, even if they failed as redirect targets of other pages.
         await tx.many("forget_targets", sorted((url.key, url.chk, crawl) for url in urls))
         hosts = await self._line_up(tx, crawl, urls, numbers)
         given = Counter(numbers[host_origin] for host_origin in origins)
@@ -218,7 +218,7 @@ class SqlFrontier:
             for row in rows
             for fence in [(row["job_id"], row["epoch"])]
         ]
-        # Only where the lost walker still holds them: another walker may recover the same URLs right now (0006).
+        # Return only URLs that the lost walker still holds: another walker may recover the same URLs right now (0006).
         await tx.many("put_back_lost", lost)
         await self._wake(tx, crawl, (row["host"] for row in rows))
         return len(rows)
@@ -249,8 +249,8 @@ class SqlFrontier:
         skipped: list[SkippedUrl],
         numbers: dict[str, int],
     ) -> tuple[Added, set[int]]:
-        """Record URLs that were not known; also return the hosts that now have waiting URLs. Waiting URLs are
-        identified one by one; skipped URLs are only counted."""
+        """Record URLs that were not known. Also return the hosts that now have waiting URLs. For waiting URLs, each new
+        URL is identified; for skipped URLs, only the number of new URLs is determined."""
         new, reopened = await self._fresh(tx, crawl, waiting)
         fresh = [waiting[key] for key in reversed(waiting) if key in new] if new else []
         opened = await self._line_up(tx, crawl, fresh, numbers)
@@ -265,7 +265,7 @@ class SqlFrontier:
         return added, set(opened)
 
     async def _line_up(self, tx: Tx, crawl: int, urls: list[NewUrl], numbers: dict[str, int]) -> list[int]:
-        """Queue new URLs, each behind those of its depth; return the hosts. URLs in quarantine are not queued."""
+        """Queue each new URL behind the URLs of the same depth; return the hosts. URLs in quarantine are not queued."""
         untried, touched = [], []
         places = await self._places.behind(tx, [url.depth for url in urls])
         for new, place in zip(urls, places, strict=True):
@@ -283,8 +283,8 @@ class SqlFrontier:
     async def _close(
         self, tx: Tx, crawl: int, fence: Fence, settled: list[Settled]
     ) -> tuple[list[Settled], Counter[Fate]]:
-        """Close the URLs that this walker still holds and return them, so that settling a batch twice changes
-        nothing. Also return why targets of redirects are skipped after all."""
+        """Close the URLs that this walker still holds, and return them, so that settling a batch twice changes nothing.
+        Also return the reasons why redirect targets are skipped after all."""
         trapped = [done for done in settled if done.fate is Fate.QUARANTINED]
         final = [done for done in settled if not done.fate.waits]
         mark = {"crawl": crawl, "job_id": fence.job_id, "epoch": fence.epoch}
@@ -296,7 +296,7 @@ class SqlFrontier:
         await tx.many("set_fates", fates)
         skipped: Counter[Fate] = Counter()
         ended = dict(target for done in done_now if (target := done.ended_target) is not None)
-        if ended:  # redirect targets that were not fetched after all
+        if ended:  # some redirect targets were not fetched after all
             targets = sorted((*key, crawl, int(fate)) for key, fate in ended.items())
             await tx.many("end_targets", targets)
             rows = await tx.batch("set_settled_fates", targets)
@@ -311,8 +311,9 @@ class SqlFrontier:
     async def _move_redirected(
         self, tx: Tx, crawl: int, fence: Fence, redirects: list[Settled], numbers: dict[str, int]
     ) -> Claims:
-        """Queue redirects at their target hosts and claim the targets. A redirect whose target another URL has claimed
-        ends here if that URL has a response, and waits for it otherwise. Call with the hosts locked."""
+        """Queue redirects at their target hosts, and claim the targets. If a different URL has already claimed the
+        target, the redirect ends here if that URL has a response, and otherwise waits for that URL. Call with the hosts
+        locked."""
         mark = {"crawl": crawl, "job_id": fence.job_id, "epoch": fence.epoch}
         rows = await tx.all("held_among", **mark, places=sorted(done.task.seq for done in redirects))
         held = {row["seq"] for row in rows}
@@ -337,8 +338,8 @@ class SqlFrontier:
         return claims
 
     async def _claim(self, tx: Tx, crawl: int, redirects: list[Settled], numbers: dict[str, int]) -> Claims:
-        """Claim the targets that nobody has fetched or is about to fetch. A queued target is removed from the queue
-        when its turn comes, and its own fate stays open until then."""
+        """Claim the targets that nobody has fetched or is about to fetch. A target that is itself queued is removed
+        from the queue when its turn comes, and its fate stays open until then."""
         wanted: dict[Key, Settled] = {}
         for done in redirects:
             assert done.onward is not None
@@ -350,14 +351,14 @@ class SqlFrontier:
         keys = sorted(wanted.keys() - free, key=lambda key: (key[1], key[0]))
         place = {"keys": [key for key, _ in keys], "checks": [chk for _, chk in keys]}
         known = await tx.all("lock_targets", crawl=crawl, **place)
-        # The rows of these hosts are locked, so no walker takes a target between this check and our commit (0031).
+        # The rows of the target hosts are locked, so no walker takes a target between this check and our commit (0031).
         busy = await self._under_way(tx, crawl, [wanted[key] for key in keys], numbers) if known else set()
         reopened: Counter[Fate] = Counter()
         for row in known:
             key, fate = (row["key"], row["chk"]), Fate(row["fate"])
             if key not in wanted or key in free:
                 continue
-            if row["via"] is not None:  # an earlier attempt of the same URL may have claimed it
+            if row["via"] is not None:  # an earlier attempt of the same URL may have claimed the target
                 is_free = row["via"] == wanted[key].task.url
             else:
                 is_free = fate in CLAIMABLE or (fate is Fate.OPEN and key not in busy)
@@ -372,7 +373,7 @@ class SqlFrontier:
         return Claims({wanted[key].task.seq for key in free}, opened + reopened.total(), reopened)
 
     async def _under_way(self, tx: Tx, crawl: int, redirects: list[Settled], numbers: dict[str, int]) -> set[Key]:
-        """Return the keys of the targets that a walker has taken, or that redirect themselves and wait at another
+        """Return the keys of the targets that a walker has taken, or that redirect themselves and wait at a different
         host."""
         targets = {done.onward.target: done.onward.chain for done in redirects if done.onward is not None}
         at = {target: (numbers[origin(target)], target[len(origin(target)) :]) for target in targets}
@@ -385,9 +386,10 @@ class SqlFrontier:
         }
 
     async def _lock_hosts(self, tx: Tx, crawl: int, hosts: Iterable[int]) -> None:
-        """Lock every host row that this commit will touch, in the order of their numbers, so that commits do not
-        deadlock over hosts or over rows that are touched only under a host's lock. (Skipped URLs are not: two
-        walkers that each find what the other skips may deadlock. That is rare, and one is retried: decision 0016.)"""
+        """Lock every host row that this commit will touch, in the order of the host numbers. This prevents deadlocks
+        over hosts, and over rows that are touched only under a host's lock. (Skipped URLs are recorded without such a
+        lock: two walkers may deadlock if each finds URLs that the other skips. That is rare, and one of the two commits
+        is retried: decision 0016.)"""
         await tx.all("lock_hosts", crawl=crawl, hosts=sorted(set(hosts)))
 
     async def _hosts_of(self, tx: Tx, crawl: int, fence: Fence) -> list[int]:
@@ -399,8 +401,8 @@ class SqlFrontier:
 
 
 async def _fresh_by_reading(tx: Tx, crawl: int, waiting: dict[Key, NewUrl]) -> tuple[set[Key], Counter[Fate]]:
-    """Record the URLs that are not known; return their keys, and the former fates of skipped URLs that are open now.
-    On SQLite this transaction has the write lock, so a key that is missing now is still missing at the insert."""
+    """Record the URLs that are not known; return their keys, and the former fates of skipped URLs that are now open. On
+    SQLite, this transaction has the write lock, so a key that is missing now is still missing at the insert."""
     rows = await tx.all("known_keys", crawl=crawl, keys=[key for key, _ in waiting])
     known = {(key, chk): fate for key, chk, fate in rows}
     again = {key: Fate(fate) for key, fate in known.items() if fate in REOPENING and key in waiting}
@@ -411,16 +413,17 @@ async def _fresh_by_reading(tx: Tx, crawl: int, waiting: dict[Key, NewUrl]) -> t
 
 
 async def _fresh_by_inserting(tx: Tx, crawl: int, waiting: dict[Key, NewUrl]) -> tuple[set[Key], Counter[Fate]]:
-    """Do the same on PostgreSQL, where the unique key decides between walkers that add at the same time."""
+    """Record the URLs that are not known, as `_fresh_by_reading` does, but on PostgreSQL, where the unique key decides
+    between walkers that add the same URL at the same time."""
     rows = await tx.batch("add_fates", [(*key, crawl, int(url.fate)) for key, url in waiting.items()])
     reopened = [row["was"] for row in rows if row["reopened"]]
-    if None in reopened:  # another walker has just skipped it, and only a new snapshot shows why
+    if None in reopened:  # another walker has just skipped the URL, and only a new snapshot shows the reason
         raise Conflict
     return {(row["key"], row["chk"]) for row in rows}, Counter(map(Fate, reopened))
 
 
 def _waiting(urls: list[NewUrl]) -> dict[Key, NewUrl]:
-    """Return the URLs to queue, the last one first; if a URL occurs twice, its first occurrence is used."""
+    """Return the URLs to queue, in reverse order. If a URL occurs twice, its first occurrence is used."""
     return {(url.key, url.chk): url for url in reversed(urls) if url.fate.waits}
 
 
@@ -429,9 +432,9 @@ def _skipped(urls: list[NewUrl]) -> list[SkippedUrl]:
 
 
 async def _skip(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> Counter[Fate]:
-    """Record skipped URLs that were not known; return how many for each reason. One statement per reason is enough,
-    because only the number of new rows matters. (The keys are not sorted: SQLite has one writer, PostgreSQL sorts them
-    itself, and sorting here costs a third of the work.)"""
+    """Record skipped URLs that were not known; return the number of new URLs for each reason. One statement per reason
+    is enough, because only the number of new rows matters. (The keys are not sorted: SQLite has only one writer, the
+    PostgreSQL query sorts them, and sorting them here would take a third of the time.)"""
     new: Counter[Fate] = Counter()
     for reason in sorted({fate for _, _, fate in urls}):
         number = int(reason)
@@ -446,5 +449,5 @@ def _held(crawl: int, fence: Fence, task: FrontierTask) -> tuple[Any, ...]:
 
 
 def _around(pattern: str, url: Url) -> list[str]:
-    """Return the larger patterns that a URL of this pattern is in."""
+    """Return the larger patterns that contain a URL of this pattern."""
     return list(dropwhile(pattern.__ne__, patterns_of(url)))[1:]

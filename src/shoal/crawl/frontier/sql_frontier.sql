@@ -3,7 +3,7 @@
 SELECT key_seed FROM crawl WHERE number = :crawl;
 
 -- name: hosts_of_holder
--- Return the hosts that a walker has claimed or has URLs of.
+-- Return the hosts that a walker has claimed, and the hosts of the URLs that it has taken.
 SELECT host FROM frontier_host WHERE crawl = :crawl AND job_id = :job_id AND epoch = :epoch
 UNION
 SELECT host FROM frontier_touched WHERE crawl = :crawl AND job_id = :job_id AND job_id > '' AND epoch = :epoch;
@@ -19,8 +19,8 @@ WHERE crawl = :crawl AND job_id = :job_id AND job_id > '' AND epoch = :epoch
 RETURNING host;
 
 -- name: next_ready
--- Return when the next host of a crawl is ready, and the current time; with a job, only of hosts that are unclaimed or
--- claimed by it.
+-- Return the time when the next host of a crawl is ready, and the current time. With a job, only hosts that are
+-- unclaimed or claimed by that job count.
 SELECT ready_at, shoal_now() AS now FROM frontier_host
 WHERE crawl = :crawl AND ready_at IS NOT NULL 
       AND (:job_id = '' OR job_id IS NULL OR job_id = :job_id)
@@ -34,7 +34,7 @@ VALUES (:crawl, :key, :chk, :url, :fetched_at, :status, :listed, :problem, :entr
 ON CONFLICT (crawl, key, chk) DO NOTHING;
 
 -- name: insert_trap
--- Quarantine a pattern, unless a user has decided about it.
+-- Quarantine a pattern, unless a user has already decided about the pattern.
 INSERT INTO trap (crawl, pattern, state, sample) VALUES (:crawl, :pattern, 'quarantined', :sample)
 ON CONFLICT (crawl, pattern) DO NOTHING;
 
@@ -78,7 +78,7 @@ WHERE j.run_id = (SELECT k.run_id FROM job AS k WHERE k.id = :job_id) AND j.run_
 
 -- name: held_hosts
 -- Return hosts of a crawl that are on hold and have waiting URLs, the longest hold first. `> 0` repeats the condition
--- of the index, which would not be used otherwise.
+-- of the index, because the index would not be used otherwise.
 SELECT h.origin, h.held_until, h.held_status
 FROM host AS h
 WHERE h.held_until > 0 AND h.held_until > shoal_now()

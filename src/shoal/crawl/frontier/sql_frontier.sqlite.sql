@@ -1,9 +1,9 @@
 -- name: known_keys
--- Return those of these keys that are known. CROSS JOIN makes the keys the outer loop.
+-- Return the given keys that are known. CROSS JOIN makes the keys the outer loop.
 SELECT f.key, f.chk, f.fate FROM json_each(:keys) AS k CROSS JOIN fate AS f ON f.crawl = :crawl AND f.key = k.value;
 
 -- name: reserve_seq
--- Take a block of sequence numbers; the first of them.
+-- Take a block of sequence numbers; return the first number of the block.
 UPDATE frontier_seq SET value = value + :count RETURNING value - :count + 1;
 
 -- name: insert_fates
@@ -22,7 +22,7 @@ INSERT INTO fate (crawl, key, chk, fate) VALUES (:crawl, :key, :chk, :fate) ON C
 INSERT INTO frontier (crawl, host, seq, parent, kind, path) VALUES (:crawl, :host, :seq, :parent, :kind, :path);
 
 -- name: add_touched
--- Add URLs that wait for a time, or that were tried in another store. `seq` contains the depth.
+-- Add URLs that must wait until a time, or that were tried in another store. `seq` contains the depth.
 -- rows: crawl host seq due attempts crashes parent kind path
 INSERT INTO frontier_touched (crawl, host, seq, due, attempts, crashes, parent, kind, path)
 VALUES (:crawl, :host, :seq, :due, :attempts, :crashes, :parent, :kind, :path);
@@ -93,7 +93,7 @@ SELECT crawl, :job_id, :epoch, seq, host, parent, kind, path FROM frontier WHERE
 DELETE FROM frontier WHERE crawl = :crawl AND host = :host AND seq = :seq;
 
 -- name: next_due_at_hosts
--- Return when the next waiting URL of each host is due; no row for a host without one.
+-- Return when the next waiting URL of each host is due. A host without waiting URLs has no row in the result.
 -- rows: crawl host
 SELECT :host AS host, 0 AS due WHERE EXISTS (SELECT 1 FROM frontier WHERE crawl = :crawl AND host = :host)
 UNION ALL
@@ -102,7 +102,8 @@ SELECT * FROM (SELECT host, due FROM frontier_touched INDEXED BY frontier_again
                ORDER BY due LIMIT 1);
 
 -- name: set_hosts_ready
--- Set when hosts may be requested again (NULL: nothing waits), and who has claimed them.
+-- Set the time when each host may be requested again (NULL if it has no waiting URL), and the walker that has claimed
+-- it.
 -- rows: crawl host ready_at job_id epoch
 UPDATE frontier_host SET ready_at = :ready_at, job_id = :job_id, epoch = :epoch WHERE crawl = :crawl AND host = :host;
 
@@ -124,7 +125,8 @@ RETURNING seq;
 UPDATE fate SET fate = :fate WHERE crawl = :crawl AND key = :key AND chk = :chk;
 
 -- name: put_back_later
--- Return taken URLs to the frontier, not before a time; untried ones without one keep their positions.
+-- Return taken URLs to the frontier, optionally with a time before which they are not taken again. Untried URLs without
+-- such a time keep their positions.
 -- rows: crawl job_id epoch seq retry_in tried
 UPDATE frontier_touched
 SET job_id = '', epoch = 0, attempts = attempts + :tried,
@@ -133,7 +135,7 @@ WHERE crawl = :crawl AND seq = :seq AND job_id = :job_id AND epoch = :epoch
 RETURNING host;
 
 -- name: suspect_waiting
--- Return a URL that was in flight in two crashes, the last one in the queue first; not at a host that is on hold.
+-- Return the last URL in the queue that was in flight in two crashes. URLs at hosts on hold are ignored.
 SELECT f.host, f.seq, f.attempts, f.crashes, f.kind, f.path, f.start, f.chain, shoal_now() AS now,
        EXISTS (SELECT 1 FROM redirect_target AS r WHERE r.crawl = :crawl) AS has_targets,
        (SELECT fh.pages FROM frontier_host AS fh WHERE fh.crawl = f.crawl AND fh.host = f.host) AS pages,
@@ -201,7 +203,7 @@ RETURNING kind, path, start, chain;
 UPDATE frontier_host SET pages = pages + :pages WHERE crawl = :crawl AND host = :host;
 
 -- name: lock_hosts
--- The rows of these hosts; the write lock is held already.
+-- Return the rows of these hosts. The write lock is held already.
 SELECT host FROM frontier_host WHERE crawl = :crawl AND host IN (SELECT value FROM json_each(:hosts)) ORDER BY host;
 
 -- name: lock_traps
@@ -222,7 +224,7 @@ SELECT seq, kind, path FROM frontier_touched INDEXED BY frontier_again
 WHERE crawl = :crawl AND host = :host AND job_id = '' AND due = 4611686018427387904;
 
 -- name: landed
--- Return the final URLs of pages that redirected and are HTML, or perhaps a sitemap.
+-- Return the final URLs of pages that redirected and are HTML or XML (which may be a sitemap).
 SELECT p.final_url FROM json_each(:keys) AS k CROSS JOIN page AS p ON p.crawl = :crawl AND p.key = k.value
 WHERE p.final_url <> p.url AND (p.content_hash IS NOT NULL OR p.content_type LIKE '%xml%');
 
@@ -247,14 +249,14 @@ INSERT INTO fate (crawl, key, chk, fate) VALUES (:crawl, :key, :chk, :fate) ON C
 RETURNING key, chk;
 
 -- name: lock_targets
--- Return the fates of URLs, and which URL redirects to them. The write lock is held already.
+-- Return the fates of URLs, and for each URL, the URL that redirects to it. The write lock is held already.
 SELECT f.key, f.chk, f.fate, r.via
 FROM json_each(:keys) AS k CROSS JOIN json_each(:checks) AS c ON c.key = k.key
 CROSS JOIN fate AS f ON f.crawl = :crawl AND f.key = k.value AND f.chk = c.value
 LEFT JOIN redirect_target AS r ON r.crawl = f.crawl AND r.key = f.key AND r.chk = f.chk;
 
 -- name: taken_pages_at
--- Return the pages of these hosts that a walker has taken, by where they are requested.
+-- Return the pages of these hosts that walkers have taken, without pages that are being redirected.
 SELECT host, path FROM frontier_touched INDEXED BY frontier_taken
 WHERE crawl = :crawl AND job_id > '' AND kind = 0 AND start IS NULL AND host IN (SELECT value FROM json_each(:hosts));
 
@@ -264,7 +266,7 @@ SELECT start FROM frontier_touched INDEXED BY frontier_redirected
 WHERE crawl = :crawl AND start IS NOT NULL AND start IN (SELECT value FROM json_each(:urls));
 
 -- name: redirect_states
--- Return the fates of URLs, which URLs redirect to them, and their own redirects so far.
+-- Return the fates of URLs; for each URL, the URL that redirects to it, and its own redirects so far.
 SELECT f.key, f.chk, f.fate, r.via,
        (SELECT t.chain FROM frontier_touched AS t INDEXED BY frontier_redirected
         WHERE t.crawl = :crawl AND t.start IS NOT NULL AND t.start = u.value) AS chain
@@ -273,7 +275,7 @@ CROSS JOIN fate AS f ON f.crawl = :crawl AND f.key = k.value AND f.chk = c.value
 LEFT JOIN redirect_target AS r ON r.crawl = f.crawl AND r.key = f.key AND r.chk = f.chk;
 
 -- name: forget_targets
--- Forget that other URLs redirect to these.
+-- Forget that other URLs redirect to these URLs.
 -- rows: key chk crawl
 DELETE FROM redirect_target WHERE crawl = :crawl AND key = :key AND chk = :chk;
 
@@ -289,13 +291,13 @@ ON CONFLICT (crawl, key, chk) DO UPDATE SET fate = excluded.fate, via = excluded
 UPDATE redirect_target SET fate = :fate WHERE crawl = :crawl AND key = :key AND chk = :chk;
 
 -- name: set_settled_fates
--- Set the fates of URLs, except those that are waiting; return what was changed.
+-- Set the fates of URLs that are not waiting; return the changed rows.
 -- rows: key chk crawl fate
 UPDATE fate SET fate = :fate WHERE crawl = :crawl AND key = :key AND chk = :chk AND fate <> 0
 RETURNING key, chk, fate;
 
 -- name: move_to_redirect_target
--- Move taken URLs to their redirect targets, to be fetched as soon as possible; or let them wait for a time.
+-- Move taken URLs to their redirect targets. They are fetched as soon as possible, or wait until a time.
 -- rows: crawl job_id epoch seq host path start chain wait
 UPDATE frontier_touched
 SET job_id = '', epoch = 0, due = CASE WHEN :wait > 0 THEN shoal_now() + :wait ELSE 0 END, host = :host, path = :path,

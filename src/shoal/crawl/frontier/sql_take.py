@@ -1,5 +1,5 @@
-"""One take of a walker on SQL: read the hosts that are ready and their waiting URLs, and write what the rotation
-decided. The number of statements does not depend on the number of hosts."""
+"""One take of a walker on SQL: reads the ready hosts and their waiting URLs, and writes the decisions of the rotation.
+The number of statements does not depend on the number of hosts."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -20,12 +20,12 @@ from shoal.queue.job import Fence
 from shoal.web.page_fetcher import RedirectChain
 
 KINDS = tuple(UrlKind)
-CLOSED_AT_ONCE = 1000  # URLs of a host that has reached its page limit
+CLOSED_AT_ONCE = 1000  # number of URLs that one take closes at a host that has reached its page limit
 CHAIN = Decoder(RedirectChain)
 
 
 class Take:
-    """One take. It locks the rows of the hosts that it requests (on SQLite, the whole database)."""
+    """One take. It locks the rows of the hosts from which it takes URLs (on SQLite, the whole database)."""
 
     def __init__(self, tx: Tx, crawl: int, fence: Fence, rate: HostRate, admission: AdmissionChecks | None) -> None:
         self._tx = tx
@@ -35,13 +35,13 @@ class Take:
         self._hosts = HostStore()
         self._admission = admission
         self._key_seed = 0
-        self._now_at = 0  # when the hosts were read, by the store's clock
-        self._closed = 0  # URLs of hosts that have reached their page limit
-        self._has_targets = False  # whether any URL of the crawl redirects to another one
+        self._now_at = 0  # time when the hosts were read, by the store's clock
+        self._closed = 0  # number of closed URLs at hosts that have reached their page limit
+        self._has_targets = False  # whether any URL of the crawl redirects to a different URL
 
     async def take_suspect(self, row: Any, in_flight: int) -> Taken | None:
-        """Take the one URL that must be alone in flight, once nothing else is. Return None if its host may not be
-        requested soon, so that it does not hold up other URLs."""
+        """Take the suspect URL, which must be alone in flight, as soon as no other URL is in flight. Return None if the
+        suspect's host may not be requested soon, so that the suspect does not hold up other URLs."""
         host = row["host"]
         states = await self._hosts.states(self._tx, [host])
         self._read_crawl(row)
@@ -64,7 +64,7 @@ class Take:
         rotation = Rotation(await self._candidates(min(want, HOSTS_PER_TAKE)), self._rate, want, self._admission)
         await self._limit(rotation)
         await self._read(rotation)
-        # Skips hosts that another commit has locked, so it may come after all other locks (0016).
+        # This skips hosts that another commit has locked, so it may come after all other locks (0016).
         await self._reserve(rotation)
         await self._hold(rotation.batches)
         await self._line_up(rotation.batches)
@@ -75,8 +75,8 @@ class Take:
         return Taken(tasks=tasks, settled=self._closed, skips=skips)
 
     async def _candidates(self, most: int) -> list[HostCandidate]:
-        """Return the hosts to request: those claimed by this walker or by nobody. Several walkers leave each other
-        an equal share; a walker that finds no host of its own helps with another's."""
+        """Return the hosts to request: the hosts that are claimed by this walker or by nobody. Several walkers leave
+        each other an equal share. A walker that finds no such host helps with a host of another walker."""
         tx, mark = self._tx, {"crawl": self._crawl, "job_id": self._fence.job_id}
         rows = await tx.all("ready_hosts", **mark, epoch=self._fence.epoch, limit=most)
         candidates = [
@@ -107,7 +107,7 @@ class Take:
         return [HostCandidate(row["host"], others[0]["origin"], host_state(others[0]), row["pages"]) for row in locked]
 
     def _read_crawl(self, row: Any) -> None:
-        """Remember the crawl-wide columns of a host row."""
+        """Store the columns of a host row that are the same for the whole crawl."""
         self._key_seed, self._now_at, self._has_targets = row["key_seed"], row["now"], bool(row["has_targets"])
 
     async def _limit(self, rotation: Rotation) -> None:
@@ -117,7 +117,7 @@ class Take:
                 await self._close(batch)
 
     async def _close(self, batch: HostBatch) -> None:
-        """Close the waiting URLs of a host that has reached its page limit, a limited number per take."""
+        """Close waiting URLs of a host that has reached its page limit; a limited number per take."""
         place, fate = {"crawl": self._crawl, "host": batch.host, "limit": CLOSED_AT_ONCE}, Fate.SKIPPED_HOST_BUDGET
         rows = await self._tx.all("close_host", **place) or await self._tx.all("close_retries_at_host", **place)
         urls = [(Url(row["start"] or batch.origin + row["path"]), KINDS[row["kind"]]) for row in rows]
@@ -130,7 +130,7 @@ class Take:
         self._closed += len(keys)
 
     async def _read(self, rotation: Rotation) -> None:
-        """Read waiting URLs: first those that were tried before, then the next in the queue."""
+        """Read waiting URLs: first URLs that were tried before, then the next URLs in the queue."""
         shares = rotation.shares()
         rows = await self._tx.batch("retries_at_hosts", [(self._crawl, batch.host, most) for batch, most in shares])
         rows_of, found = _by_host(rows), []
@@ -190,13 +190,14 @@ class Take:
         set_aside = [one for batch in batches for one in batch.set_aside]
         again += [(*mark, task.seq) for task, was_tried in set_aside if was_tried]
         untried += [(*mark, task.seq, task.host) for task, was_tried in set_aside if not was_tried]
-        # Every take locks the hosts of its URLs, so what was read as waiting still waits (0017).
+        # Every take locks the hosts of its URLs, so the URLs that were read as waiting still wait (0017).
         await self._tx.many("hold_retries", again)
         await self._tx.many("hold_untried", untried)
         await self._tx.many("drop_untried", [(self._crawl, host, seq) for _, _, _, seq, host in untried])
 
     async def _line_up(self, batches: list[HostBatch]) -> None:
-        """Move hosts to the back of the rotation; remove and unclaim a host with nothing left."""
+        """Move hosts to the back of the rotation. A host without waiting URLs is removed from the rotation and
+        unclaimed."""
         spent = [batch.host for batch in batches if batch.is_spent]
         rows = await self._tx.batch("next_due_at_hosts", [(self._crawl, host) for host in spent])
         due = {host: min((row["due"] for row in rows if row["host"] == host), default=None) for host in spent}
@@ -212,7 +213,7 @@ def _by_host(rows: list[Any]) -> dict[int, list[Any]]:
     return {host: list(ours) for host, ours in groupby(rows, itemgetter("host"))}
 
 
-DEPTH_BITS = 40  # bits below the depth: enough for a trillion URLs
+DEPTH_BITS = 40  # number of bits below the depth bits: enough for a trillion URLs
 DEEPEST = 32_767
 NEVER = 1 << 62  # the due time of a URL in quarantine
 
@@ -225,10 +226,10 @@ class QueuePositions:
     """Allocates positions."""
 
     def __init__(self, dialect: str) -> None:
-        self._numbered_here = dialect == "sqlite"  # on PostgreSQL the queries number the rows, from a sequence
+        self._numbered_here = dialect == "sqlite"  # on PostgreSQL, the queries number the rows from a sequence
 
     async def behind(self, tx: Tx, depths: Sequence[int]) -> list[int]:
-        """Return positions for URLs of these depths, each behind all earlier ones."""
+        """Return a position for a URL of each depth, behind all earlier positions of that depth."""
         first = await tx.value("reserve_seq", count=len(depths)) if self._numbered_here and depths else 0
         step = int(self._numbered_here)
         return [(min(depth, DEEPEST) << DEPTH_BITS) + first + step * order for order, depth in enumerate(depths)]

@@ -1,8 +1,8 @@
-"""Crawler traps: URL patterns whose pages repeat each other, and parts of a site that grow without end.
+"""Detects crawler traps: URL patterns whose pages repeat each other, and parts of a site that grow without end.
 
-Every page that is read adds points to its pattern, or takes some away. A pattern with `TRAP_SCORE` points is
-quarantined: its URLs wait until a user looks at the pattern and releases it. The points are stored, so walkers share
-them, and a crawl that is resumed has them. `docs/guides/crawler-traps.md` explains the rules.
+Every page that is read adds points to its pattern or subtracts points. A pattern with `TRAP_SCORE` points is
+quarantined: its URLs wait until a user looks at the pattern and releases it. The points are stored, so that walkers
+share them and a resumed crawl still has them. `docs/guides/crawler-traps.md` explains the rules.
 """
 
 import re
@@ -17,23 +17,26 @@ from shoal.crawl.frontier.values import NewUrl, TrapPoints, WalkerBatch
 from shoal.extract.page import PageFacts
 
 TRAP_SCORE: Final = 40_000
-REPEAT: Final = 400  # points of a page that repeats another one
-NUMBERS_ONLY: Final = 4  # points of a page that differs from another one only in its numbers
-NEW_TEXT: Final = -400  # points of a page that repeats no other: in a trap, most pages do
-GROWTH: Final = 50  # points of a page of which every link is new, in a part of a site without an end
-CHAIN: Final = 4  # points of a page with one link, which is new: articles that link to the next one look like that
-NO_GROWTH: Final = -2_500  # points of one that leads nowhere, or to pages that are known: one in fifty is enough
-STORED_FROM: Final = 4_000  # points; fewer are only remembered
+REPEAT: Final = 400  # points for a page that repeats an earlier page
+NUMBERS_ONLY: Final = 4  # points for a page that differs from an earlier page only in its numbers
+# Points for a page that repeats no earlier page, because in a trap, most pages repeat each other.
+NEW_TEXT: Final = -400
+GROWTH: Final = 50  # points for a page with only new links, in a part of a site that seems to have no end
+CHAIN: Final = 4  # points for a page with only one new link: articles that link to the next article look like that
+# Points for a page that leads nowhere or to known pages: one such page in fifty prevents a quarantine.
+NO_GROWTH: Final = -2_500
+STORED_FROM: Final = 4_000  # minimum score that is stored; lower scores are kept only in memory
 
-MOST_TEXTS: Final = 200_000  # texts remembered in all: about 20 MB
+MOST_TEXTS: Final = 200_000  # total number of texts kept in memory: about 20 MB
 MOST_AREAS: Final = 20_000
-DEEP: Final = 20  # links from a seed; beyond them a page that repeats counts even if it leads to nothing new
-CROSS_LINKS: Final = 4  # a page with more than one known link for so many new ones does not grow
-MEASURED: Final = 50  # pages, before the spread of their links is judged
-SPREAD: Final = 0.75  # of the new links of a page, relative to their mean; pages that people write differ more
-FIRST_YEAR, YEARS_AHEAD = 1900, 3  # the dates that a calendar may have
+DEEP: Final = 20  # links from a seed; beyond this depth, a repeating page counts even if it leads to no new URL
+CROSS_LINKS: Final = 4  # a page with more than one known link per this number of new links does not count as growing
+MEASURED: Final = 50  # number of pages before the spread of their links is judged
+# Maximum standard deviation of the new links per page, relative to the mean; human-written pages differ more.
+SPREAD: Final = 0.75
+FIRST_YEAR, YEARS_AHEAD = 1900, 3  # the range of years that a real calendar may have
 
-LONGEST_PATTERN: Final = 2_083  # characters: PostgreSQL's index entries have 2,704 bytes at most
+LONGEST_PATTERN: Final = 2_083  # characters: PostgreSQL's index entries have a maximum size of 2,704 bytes
 AREA_LEVELS: Final = 3  # a host, and two levels of directories
 
 _DIGITS = re.compile(r"[0-9]+")
@@ -50,7 +53,7 @@ _YEAR = re.compile(r"(?<![0-9])[0-9]{4}(?![0-9])")
 
 
 def pattern_of(url: Url) -> str:
-    """Return the pattern of a URL: what it has in common with others of its kind."""
+    """Return the pattern of a URL, which is the part that it has in common with similar URLs."""
     start = url.index("/", 8)
     path, mark, query = url[start:].partition("?")
     values = _VALUES.sub("=", query) if query else query
@@ -58,7 +61,7 @@ def pattern_of(url: Url) -> str:
 
 
 def kind_of(url: Url) -> str:
-    """Return the pattern of a URL without its ids, such as a session in its path."""
+    """Return the pattern of a URL without ids, such as a session id in the path."""
     start, end = url.index("/", 8), url.find("?")
     path = url[start:] if end < 0 else url[start:end]
     if _SEGMENT.search(path) is None:
@@ -67,7 +70,7 @@ def kind_of(url: Url) -> str:
 
 
 def _without_id(segment: re.Match[str]) -> str:
-    """Return a segment of a path, or `~` if nobody wrote it: 3fa9c2b1, or a UUID."""
+    """Return a path segment, or `~` if the segment is machine-generated, such as `3fa9c2b1` or a UUID."""
     text = segment[0]
     is_id = text.count("-") == 4 or (not text.isdigit() and not text.isalpha() and _is_mixed(text))
     return "~" if is_id else text
@@ -78,7 +81,8 @@ def _is_mixed(text: str) -> bool:
 
 
 def areas_of(url: Url) -> list[str]:
-    """Return the patterns of the parts of a site that a URL is in, smallest first: two directories, its host."""
+    """Return the patterns of the parts of a site that contain a URL, smallest first: two levels of directories, then
+    the host."""
     path, areas, at = url.partition("?")[0], [], 7
     for _ in range(AREA_LEVELS):
         at = path.find("/", at + 1)
@@ -89,12 +93,13 @@ def areas_of(url: Url) -> list[str]:
 
 
 def is_area(pattern: str) -> bool:
-    """Return whether the pattern is a part of a site, and not that of URLs of one kind."""
+    """Return whether the pattern describes a part of a site, rather than similar URLs."""
     return pattern.endswith("/*")
 
 
 def trap_of(url: Url, states: Mapping[str, TrapState]) -> str | None:
-    """Return the pattern that holds a URL in quarantine. The smallest pattern that was decided about decides."""
+    """Return the pattern that keeps a URL in quarantine. If there are decisions about several patterns of the URL, the
+    smallest of these patterns counts."""
     for pattern in patterns_of(url):
         state = states.get(pattern)
         if state is not None:
@@ -103,7 +108,7 @@ def trap_of(url: Url, states: Mapping[str, TrapState]) -> str | None:
 
 
 def patterns_of(url: Url) -> Iterator[str]:
-    """Yield all patterns that may hold a URL, the smallest first."""
+    """Yield all patterns that may keep a URL in quarantine, the smallest first."""
     pattern, kind = pattern_of(url), kind_of(url)
     yield pattern
     if kind != pattern:
@@ -112,16 +117,18 @@ def patterns_of(url: Url) -> Iterator[str]:
 
 
 class Area:
-    """The pages of a part of a site that seem to be without an end."""
+    """Statistics about the pages of a part of a site that may grow without end."""
 
     __slots__ = ("links", "menu", "pages", "squares")
 
     def __init__(self) -> None:
-        self.menu: int | None = None  # known links that every page has, except the first: it is where they become known
-        self.pages = self.links = self.squares = 0  # pages that grow, their new links, and the squares of these
+        # Number of known links on every page except the first page, on which these links become known.
+        self.menu: int | None = None
+        # Number of growing pages, sum of their new links, and sum of the squared numbers of new links.
+        self.pages = self.links = self.squares = 0
 
     def add(self, links: int) -> bool:
-        """Add a page that grows; return whether the pages have about the same number of new links."""
+        """Add a growing page; return whether all growing pages have about the same number of new links."""
         self.pages += 1
         self.links += links
         self.squares += links * links
@@ -132,14 +139,15 @@ class Area:
 
 
 class Scores:
-    """The points that one walker gave to patterns, and how many of them it sent to the store."""
+    """The points that one walker gave to patterns, and the points that it has sent to the store."""
 
     def __init__(self) -> None:
         self.now: dict[str, int] = {}
         self.sent: dict[str, int] = {}
 
     def add(self, pattern: str, points: int) -> int:
-        """Change a score, which is never below 0; return what is to be sent: nothing until it is worth it."""
+        """Change a score, which is never below 0. Return the points to send to the store, which are 0 until the score
+        is high enough."""
         score = self.now[pattern] = max(0, self.now.get(pattern, 0) + points)
         sent = self.sent.get(pattern)
         if sent is None and score < STORED_FROM:
@@ -159,14 +167,14 @@ class TrapWatch:
         self._last_year = year + YEARS_AHEAD
         self._texts: dict[str, set[int]] = {}
         self._kept = 0
-        self._repeated: set[str] = set()  # patterns with a page that repeats another one
+        self._repeated: set[str] = set()  # patterns with a page that repeats an earlier page
         self._repeats = Scores()
         self._growth = Scores()
         self._areas: dict[str, Area] = {}
         self._states: dict[str, TrapState] = {}
 
     def learn(self, states: dict[str, TrapState]) -> None:
-        """Take over the decisions of all walkers and people, as stored."""
+        """Update the pattern states with the stored decisions of all walkers and users."""
         self._states = states
 
     def holds(self, url: Url) -> bool:
@@ -176,18 +184,18 @@ class TrapWatch:
     def notice(
         self, url: Url, depth: int, facts: PageFacts | None, new: list[NewUrl], known: int, batch: WalkerBatch
     ) -> None:
-        """Add the points of a page that was read to the batch. `new`: the URLs that it links to and that were not
-        known; `known`: how many other URLs of the crawl it links to."""
+        """Add the points of a newly read page to the batch. `new`: the URLs that the page links to and that were not
+        known before; `known`: the number of other URLs of the crawl that it links to."""
         is_compared = facts is not None and facts.text_hash is not None and (new or depth > DEEP)
         if not is_compared and not self._growth.now:
-            return  # most pages of most sites lead to nothing new
+            return  # on most sites, most pages lead to no new URLs
         pattern = kind_of(url)
         is_first = pattern not in self._texts
         is_new_text = is_compared and facts is not None and self._compare(pattern, url, depth, facts, new, batch)
         self._measure(url, [pattern] if not is_first else [], len(new) if is_new_text else 0, known, batch)
 
     def forget(self) -> None:
-        """Start over: pages may be read again, and a page repeats its own text."""
+        """Forget all pages, because pages may be read again, and a page that is read again repeats its own text."""
         for memory in (self._texts, self._repeated, self._repeats, self._growth, self._areas):
             memory.clear()
         self._kept = 0
@@ -195,7 +203,7 @@ class TrapWatch:
     def _compare(
         self, pattern: str, url: Url, depth: int, facts: PageFacts, new: list[NewUrl], batch: WalkerBatch
     ) -> bool:
-        """Compare a page with the others of its pattern; return whether it repeats none of them."""
+        """Compare a page with earlier pages of its pattern; return whether it repeats none of these pages."""
         texts = self._texts.get(pattern)
         if texts is None:
             texts = self._texts[pattern] = set()
@@ -215,7 +223,8 @@ class TrapWatch:
         return not is_repeat
 
     def _is_no_date(self, url: Url) -> bool:
-        """Return whether a URL has a date that no calendar needs: a year far away, or a month or a day without one."""
+        """Return whether a URL contains a date that no real calendar needs: a year far away, or a month or a day
+        without a plausible year."""
         if _CALENDAR.search(url):
             return not any(map(self._is_near, _YEAR.findall(url)))
         month = _MONTH.search(url)
@@ -225,14 +234,16 @@ class TrapWatch:
         return FIRST_YEAR <= int(year) <= self._last_year
 
     def _measure(self, url: Url, patterns: list[str], links: int, known: int, batch: WalkerBatch) -> None:
-        """Compare a page with a maze, in which every page has its own text and name and links only to new ones.
+        """Check whether a page looks like part of a maze, in which every page has a different text and name and links
+        only to new pages.
 
-        `patterns`: its pattern, if it is not the first page of it; `links`: new ones, if its text is new. Known links
-        that every page has are its menu. Pages that are numbered are not a maze: somebody counted them.
+        `patterns`: the pattern of the page, unless this is the first page with that pattern; `links`: the number of new
+        links, or 0 if the page repeats an earlier text. Known links that occur on every page are the menu. Numbered
+        pages are not a maze, because somebody counted them.
         """
         areas = areas_of(url)
         if self._states and any(area in self._states for area in areas):
-            return  # whoever released a part of a site means its pages
+            return  # a user who released a part of a site wants its pages
         is_named = not patterns or _NAMED.search(url, url.index("/", 8)) is not None
         for area in patterns + areas:
             seen = self._areas.get(area)
@@ -256,7 +267,7 @@ class TrapWatch:
         self._areas[area] = Area()
 
     def _add(self, pattern: str, url: Url, batch: WalkerBatch, *, repeats: int = 0, growth: int = 0) -> None:
-        """Change the scores of a pattern, and send what is worth it to the store."""
+        """Change the scores of a pattern, and add the points to the batch if the score is high enough."""
         if pattern in self._states:
             return
         repeats = self._repeats.add(pattern, repeats) if repeats else 0
@@ -274,12 +285,12 @@ class TrapWatch:
 
 
 async def trap_states(tx: Tx, crawl: int) -> dict[str, TrapState]:
-    """Return what was decided about the patterns of a crawl."""
+    """Return the decisions about the patterns of a crawl."""
     return {row["pattern"]: TrapState(row["state"]) for row in await tx.all("traps", crawl=crawl)}
 
 
 async def count_traps(tx: Tx, crawl: int, urls: list[Url]) -> None:
-    """Count URLs that went into quarantine, by their patterns."""
+    """Add URLs that went into quarantine to the counts of their patterns."""
     if not urls:
         return
     states = await trap_states(tx, crawl)

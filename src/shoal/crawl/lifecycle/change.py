@@ -13,7 +13,7 @@ from shoal.crawl.url_patterns import check_patterns
 
 
 class CrawlChange(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Changed options of a crawl; options that are not given stay as they are. `null` removes a limit."""
+    """Changed options of a crawl. Options that are not given stay as they are; `null` removes a limit."""
 
     depth: Annotated[Depth | UnsetType | None, describe("Maximum number of links between a seed and a page.")] = UNSET
     max_pages: Annotated[Count | UnsetType | None, describe("Complete after this many pages.")] = UNSET

@@ -1,4 +1,5 @@
-"""Updates a crawl when one of its jobs changes its state; the queue calls it in the same commit."""
+"""Updates a crawl when one of its jobs changes its state. The queue calls this listener in the commit that changes the
+job."""
 
 from collections.abc import Sequence
 
@@ -19,13 +20,13 @@ from shoal.queue.states import GrantEnd, JobState, Move
 from shoal.queue.store import JobStore
 
 OUT_OF_REACH = (BackendUnavailable, FrontierLost, RedisMisconfigured)
-"""Errors of a frontier outside the database. (Those of the database end the transaction whatever is caught.)"""
+"""Errors of a frontier outside the database. (Database errors end the transaction, even if they are caught.)"""
 QUIET = {CrawlState.PAUSING: CrawlState.PAUSED, CrawlState.STOPPING: CrawlState.STOPPED}
 
 
 class FrontierOutOfReach(Signal, frozen=True, kw_only=True):
-    """A job of a crawl changed its state although its frontier, which is kept outside the database, could not be
-    reached."""
+    """A job of a crawl changed its state although the crawl's frontier, which is kept outside the database, could not
+    be reached."""
 
     crawl_id: str
     error: str
@@ -55,7 +56,7 @@ class CrawlJobs:
         await self._store.lock(tx, run_id)
 
     async def jobs_moved(self, tx: Tx, moves: Sequence[tuple[Move, str | None]]) -> None:
-        """Update the crawls in the commit that moved their jobs. Locks the crawls."""
+        """Update the crawls in the commit that changed the states of their jobs. Locks the crawls."""
         ends = [await self._job_moved(tx, run_id, move) for move, run_id in moves if run_id is not None]
         if ended := [run for run in ends if run is not None]:
             for hook in self._hooks:
@@ -84,25 +85,25 @@ class CrawlJobs:
         return EndedRun(id=crawl.id, is_success=completed, policy_id=crawl.policy_id, analyze=analyze)
 
     async def _put_back(self, tx: Tx, crawl: Crawl, fence: Fence) -> None:
-        """Put the URLs of a walker whose job was released, e.g. because the store was unavailable or full, back into
-        the frontier. They were not in flight during a crash, so they do not become suspects."""
+        """Return the URLs of a walker to the frontier after its job was released, e.g. because the store was
+        unavailable or full. These URLs were not in flight during a crash, so they do not become suspects."""
         try:
             if await self._frontiers.of(crawl).holds(tx, crawl.number, fence):
                 await self._frontiers.of(crawl).release(tx, crawl.number, fence)
-        except OUT_OF_REACH as error:  # the next walker puts them back
+        except OUT_OF_REACH as error:  # the next walker returns the URLs
             self._report(tx, crawl, error)
 
     async def was_idle(self, tx: Tx, run_id: str, lost: LostJob) -> bool:
-        """Return whether the lost walker held no URL, so that its loss does not count. The exception is a walker that
-        died while loading hooks, before its first URL: `attach` marks its grant once they are loaded, and a hook that
-        crashes its process must not do so for ever."""
+        """Return whether the lost walker held no URL, so that its loss does not count as a failed attempt. The
+        exception is a walker that died while loading hooks, before its first URL: its loss counts, because a hook that
+        crashes its process must not do so forever. `attach` marks the grant once the hooks are loaded."""
         crawl = await self._store.get(tx, run_id)
         if crawl is None:  # removed: its jobs end without it
             return False
         try:
             if await self._frontiers.of(crawl).holds(tx, crawl.number, Fence(lost.id, lost.epoch)):
                 return False
-        except OUT_OF_REACH as error:  # leases expire whether or not the frontier can be reached
+        except OUT_OF_REACH as error:  # leases must expire even if the frontier cannot be reached
             self._report(tx, crawl, error)
             return False
         return lost.settled or not crawl.config.hooks
@@ -112,7 +113,8 @@ class CrawlJobs:
         tx.on_commit(lambda: self._signals.emit(out_of_reach))
 
     async def _has_workers(self, tx: Tx, job_id: JobId) -> bool:
-        """Return whether the job of the crawl waited for workers: a local crawl may be alone on its store."""
+        """Return whether the crawl's job waited for workers. The job of a local crawl did not: that crawl may be the
+        only user of its store."""
         job = await self._jobs.get(tx, job_id)
         return job is not None and not is_local(job.lane)
 
@@ -120,7 +122,8 @@ class CrawlJobs:
         if crawl.state not in LIVE:
             return None
         if crawl.state in (CrawlState.PAUSING, CrawlState.STOPPING):
-            # Cancel waiting jobs first, as a pause does: a walker leased while we count would run on a paused crawl.
+            # Cancel waiting jobs first, as a pause does. Otherwise, a walker whose job is leased while we count would
+            # run on a paused crawl.
             await self._jobs.cancel_waiting(tx, crawl.id, QUIET[crawl.state].value)
         pending, locked = await self._jobs.live_of_run(tx, crawl.id)
         counts = await self._store.counts(tx, crawl.number)

@@ -1,4 +1,4 @@
-"""Crawls as users see them: each with its counts, its nodes, and why it failed; and the search for them."""
+"""Crawls as users see them, with counts, nodes and the reasons of failures; and the search for crawls."""
 
 from collections.abc import Callable, Mapping
 
@@ -24,28 +24,30 @@ from shoal.queue.queue import Queue
 NO_PAGE = "no_seed_gave_a_page"
 LEFT = "process_gone"
 SEEDS_AT_ONCE = 100  # seeds looked up per statement
-MOST_SEEDS = 1000  # seeds looked up once one of them has returned a page
+MOST_SEEDS = 1000  # maximum number of seeds to look up once one of them has returned a page
 LIVE = states.WALKED | {CrawlState.QUEUED}
 
 
 class CrawlStatus(Struct, frozen=True):
-    """A crawl with its counts, read in one transaction, the nodes that crawl it now, and the error if it failed."""
+    """A crawl with its counts, the nodes that crawl it now, and the error if it failed. All of this is read in one
+    transaction."""
 
     crawl: Crawl
     counts: Counts
     node_ids: tuple[str, ...] = ()
     error_message: str = ""
-    failed_seeds: tuple[FailedSeed, ...] = ()  # all seeds if the crawl has ended and none returned a page; else empty
-    dead_seeds: tuple[FailedSeed, ...] = ()  # the failed ones if the crawl has ended and another returned a page
+    failed_seeds: tuple[FailedSeed, ...] = ()  # all seeds if the crawl has ended and no seed returned a page
+    dead_seeds: tuple[FailedSeed, ...] = ()  # the failed seeds if the crawl has ended and other seeds returned a page
 
     @property
     def why_no_seed(self) -> str:
-        """Return why no seed returned a page; empty if one did, or if the crawl has not ended."""
+        """Return the reasons why no seed returned a page; empty if a seed did, or if the crawl has not ended."""
         return in_words(self.failed_seeds)
 
     @property
     def which_seeds_failed(self) -> str:
-        """Return how many seeds failed although another one returned a page, and why; empty if none did."""
+        """Return how many seeds failed, and why, if at least one other seed returned a page; empty if no seed
+        failed."""
         if not self.dead_seeds:
             return ""
         seeds = len(dict.fromkeys(self.crawl.config.seeds)) + self.crawl.config.more_seeds
@@ -53,12 +55,12 @@ class CrawlStatus(Struct, frozen=True):
         return f"{len(self.dead_seeds):,} of {whole} failed: {in_words(self.dead_seeds)}"
 
     def cut_off(self, option: Callable[[str, float | None], str], command: Callable[..., str]) -> list[str]:
-        """Describe what each limit cut off, and what is in quarantine. `option` returns a limit as the reader sets it,
-        `command` a command line."""
+        """Describe the URLs that each limit cut off, and the URLs in quarantine. `option` formats a limit as the reader
+        would set it; `command` formats a command line."""
         config, counts, reason = self.crawl.config, self.counts, self.crawl.state_reason
         deeper, at_full_hosts = counts.skipped.get("depth", 0), counts.skipped.get("host_budget", 0)
         reasons = []
-        if deeper and config.depth is None:  # the limit was removed, or it was that of sitemap indexes
+        if deeper and config.depth is None:  # the limit was removed, or these were nested sitemap indexes
             reasons.append(f"{plural(deeper, 'URL')} {_verb(deeper)} deeper than the limit when they were found")
         elif deeper:
             reasons.append(f"{plural(deeper, 'URL')} {_verb(deeper)} deeper than `{option('depth', config.depth)}`")
@@ -78,7 +80,7 @@ def _verb(count: int) -> str:
 
 
 class CrawlReader:
-    """Reads crawls with their status. Changes nothing."""
+    """Reads crawls with their status. It changes nothing."""
 
     def __init__(self, queue: Queue) -> None:
         self._database = queue.database
@@ -99,8 +101,8 @@ class CrawlReader:
         return await self._database.read(look)
 
     async def whole_id(self, text: str) -> str:
-        """Return the id that a text abbreviates: `last` is the newest crawl, and the beginning of an id is enough if no
-        other crawl has it. The text itself if there is no such crawl; raise if several have it."""
+        """Return the crawl id that a text abbreviates: `last` is the newest crawl, and the beginning of an id is enough
+        if it is unique. If no crawl matches, return the text itself; if several crawls match, raise."""
 
         async def look(tx: Tx) -> list[str]:
             return [text] if await self.store.get(tx, text) is not None else await self.store.ids(tx, text)
@@ -147,12 +149,13 @@ class CrawlReader:
         return await self._database.read(self.store.last_number)
 
     async def live_counts(self) -> dict[int, tuple[int, int]]:
-        """Return the pages and errors of every crawl that runs, by its number."""
+        """Return the numbers of pages and errors of every running crawl, by crawl number."""
         return await self._database.read(self.store.live_counts)
 
     async def _look_at(self, tx: Tx, crawl: Crawl, counts: Counts | None = None) -> CrawlStatus:
         counts = counts or await self.store.counts(tx, crawl.number)
-        if crawl.state_reason == states.DRAINED and counts.held:  # it ended before the reasons were told apart
+        # The crawl ended before there were separate reasons for URLs in quarantine.
+        if crawl.state_reason == states.DRAINED and counts.held:
             crawl = replace(crawl, state_reason=states.DRAINED_PARTLY)
         if crawl.state not in LIVE and crawl.state is not CrawlState.FAILED:
             return CrawlStatus(crawl, counts)
@@ -164,8 +167,8 @@ class CrawlReader:
         return CrawlStatus(crawl, counts, tuple(nodes), why)
 
     async def _failed_seeds(self, tx: Tx, crawl: Crawl) -> tuple[tuple[FailedSeed, ...], bool]:
-        """Return the seeds that returned no page, if the crawl has ended, and whether these are all seeds. If they are
-        not, only the first `MOST_SEEDS` were looked up."""
+        """If the crawl has ended, return the seeds that returned no page, and whether these are all seeds. If some
+        seeds returned a page, only the first `MOST_SEEDS` seeds are looked up."""
         failed = list[FailedSeed]()
         if crawl.state not in states.TERMINAL:
             return (), False
@@ -177,7 +180,8 @@ class CrawlReader:
         return tuple(failed), len(failed) == len(seeds)
 
     async def _is_abandoned(self, tx: Tx, crawl: Crawl, jobs: list[Job]) -> bool:
-        """Return whether a local crawl's process died without reporting it; workers do not take over such a crawl."""
+        """Return whether the process of a local crawl died without reporting an end. Workers do not take over such a
+        crawl."""
         live = [job for job in jobs if job.finished_at is None]
         if any(job.lane != local_lane(crawl.id) for job in live):
             return False
@@ -185,7 +189,7 @@ class CrawlReader:
         return not any(job.lease_until is not None and job.lease_until > now for job in live)
 
     async def _why(self, tx: Tx, crawl: Crawl, counts: Counts, jobs: list[Job]) -> str:
-        """Return why a crawl failed: the error of the first failed page, or that of its jobs."""
+        """Return why a crawl failed: the error of its first failed page, or the error of its jobs."""
         if crawl.state_reason != NO_PAGE:
             return next((job.error for job in reversed(jobs) if job.error), crawl.state_reason or "unknown")
         page = await self.store.first_failure(tx, crawl.number)
@@ -196,12 +200,12 @@ class CrawlReader:
         return "the options exclude every seed" if counts.skipped else "no seed was requested"
 
 
-CRAWLS_AT_ONCE = 2_000  # that one query of a search looks at
-QUICK = 0.05  # seconds after which a search says how far it got
+CRAWLS_AT_ONCE = 2_000  # crawls that one query of a search examines
+QUICK = 0.05  # seconds after which a search returns how far it got
 
 
 class FoundCrawls(Struct, frozen=True):
-    """Crawls that match, newest first. `next`: the number after which the search continues; None at the end."""
+    """Matching crawls, newest first. `next`: the crawl number after which the search continues; None at the end."""
 
     crawls: list[CrawlStatus]
     next: int | None
@@ -217,7 +221,7 @@ class CrawlSearch:
     async def find(
         self, wanted: CrawlFilter, *, after: int | None = None, limit: int = 50, seconds: float = QUICK
     ) -> FoundCrawls:
-        """Return matching crawls, at most `limit`, older than the one with the number `after`."""
+        """Return at most `limit` matching crawls that are older than the crawl with the number `after`."""
         until = self._clock.monotonic() + seconds
         before = await self._crawls.last_number() + 1 if after is None else after
         found: list[CrawlStatus] = []

@@ -50,7 +50,7 @@ KIND = "crawl"
 EARLIER_FIX = "use a crawl that `shoal crawls ls` lists, or another store"
 MOST_HELD = 100  # hosts on hold that are reported
 REOPENED_AT_ONCE = 500  # failed URLs per commit
-SEEDS_INLINE = 500  # more are read in a thread, because ten thousand would stop the event loop for 150 ms
+SEEDS_INLINE = 500  # more seeds are read in a thread, because ten thousand would block the event loop for 150 ms
 URLS_AT_ONCE = 2_000  # URLs that one statement adds to the frontier
 
 
@@ -97,9 +97,10 @@ class Crawls(CrawlReader):
         audit: AuditHook = no_audit,
     ) -> Crawl:
         """Store a crawl with its seeds and jobs. `named`: hosts that the user named on this machine's command line;
-        `local`: put its job into a local lane, which workers do not lease from; `frontier`: the driver of its frontier,
-        by default that of the settings; `policy_id`: the policy whose run it is; `max_retry`: how often its jobs are
-        retried, whatever workers are set to. `audit` records crawls that ignore robots.txt."""
+        `local`: whether to put the crawl's job into a local lane, from which workers do not lease; `frontier`: the
+        frontier driver, by default the driver in the settings; `policy_id`: the policy that starts this crawl;
+        `max_retry`: how many times the crawl's jobs are retried, regardless of the workers' settings. `audit` records
+        crawls that ignore robots.txt."""
         config = self._with_lists(config)
         if config.analyze:
             config = replace(config, links=True)
@@ -133,12 +134,12 @@ class Crawls(CrawlReader):
         return await self._database.run(commit)
 
     def check(self, config: CrawlConfig) -> None:
-        """Raise if a seed or the proxy has a blocked address, or its label is unknown; host names are checked on
-        resolution."""
+        """Raise if a seed or the proxy has a blocked address, or if the proxy label is unknown. Host names are checked
+        when they are resolved."""
         self._seeds(config, is_named=False)
 
     async def _seed_of_earlier(self, tx: Tx, config: CrawlConfig) -> int | None:
-        """Return the key seed of the crawl that this one repeats, so that a URL has the same key in both."""
+        """Return the key seed of the crawl that this crawl repeats, so that a URL has the same key in both crawls."""
         earlier_id = config.recrawl_of
         if earlier_id is None:
             return None
@@ -152,9 +153,9 @@ class Crawls(CrawlReader):
         return earlier.key_seed
 
     async def add_seeds(self, crawl_id: str, texts: Sequence[str], *, is_named: bool = False) -> Crawl:
-        """Add seeds to a crawl that has not started, in one commit; those that it has already are ignored. Only those
-        that its scope needs are kept among its options, so any number can be added. `is_named`: the user named them on
-        this machine's command line."""
+        """Add seeds to a crawl that has not started, in one commit. Seeds that the crawl already has are ignored. Only
+        the seeds that the scope needs are stored in the crawl's options, so any number of seeds can be added.
+        `is_named`: the user named the seeds on this machine's command line."""
         before = (await self.get(crawl_id)).crawl
         further = replace(before.config, seeds=list(texts))
         seeds = await asyncio.to_thread(self._seeds, further, is_named=is_named)
@@ -164,9 +165,11 @@ class Crawls(CrawlReader):
             crawl = await self._transitions.locked(tx, crawl_id)
             state = crawl.state
             if state is not CrawlState.PENDING:
-                raise StateConflict("crawl", crawl_id, state, "get more seeds", "only one that has not started can")
+                raise StateConflict("crawl", crawl_id, state, "get more seeds", "only a crawl that has not started can")
             if crawl.config != before.config:
-                raise StateConflict("crawl", crawl_id, state, "get these seeds now", "others are added; try again")
+                raise StateConflict(
+                    "crawl", crawl_id, state, "get these seeds now", "other seeds are being added; try again"
+                )
             urls = first_urls(seeds, crawl.key_seed, replace(crawl.config, sitemap="off"))
             new = 0
             for start in range(0, len(urls), URLS_AT_ONCE):
@@ -201,8 +204,8 @@ class Crawls(CrawlReader):
         return await self._enqueue(crawl_id, {CrawlState.FAILED}, "be retried", audit=audit)
 
     async def retry_these(self, crawl_id: str, which: FailedUrls, *, audit: AuditHook = no_audit) -> int:
-        """Retry failed URLs, in batches; return how many. The last batch queues a crawl that had ended. URLs that fail
-        again in the meantime are left alone."""
+        """Retry failed URLs, in batches; return how many URLs are retried. If the crawl had ended, the last batch
+        queues it again. URLs that fail again in the meantime are left alone."""
         number, reopened = (await self.get(crawl_id)).crawl.number, 0
         upto = await self._database.read(lambda tx: self._pages.last_number(tx, number))
         after: int | None = 0
@@ -223,21 +226,22 @@ class Crawls(CrawlReader):
         return reopened
 
     async def add_urls(self, tx: Tx, crawl: Crawl, urls: list[NewUrl], counter: str = OUTSIDE) -> int:
-        """Add URLs to the frontier and count them; return how many were new."""
+        """Add URLs to the frontier and count them; return the number of new URLs."""
         added = await self._frontiers.of(crawl).add(tx, crawl.number, urls)
         await self.store.add_counts(tx, crawl.number, counter, added.counts())
         return added.new
 
     async def reopen(self, tx: Tx, crawl: Crawl, pages: list[FailedPage]) -> int:
-        """Reopen the URLs of failed pages as if they had never been tried; return how many. Remove their records and
-        subtract their counts. Pages that somebody else reopened are left out. Call under the crawl's lock."""
+        """Reopen the URLs of failed pages as if they had never been tried; return how many were reopened. Remove the
+        page records and subtract their counts. Pages that somebody else has reopened are left out. Call under the
+        crawl's lock."""
         number = crawl.number
         dropped = await self._pages.drop_failed(tx, number, pages)
         urls = await self.store.urls_of_dropped(tx, number, dropped)
         answered = [page.final_url for page in dropped if page.status is not None]
         try:
             change = await self._frontiers.of(crawl).reopen(tx, number, urls, answered)
-        except FrontierLost:  # the walker that rebuilds it finds the URLs, which have no page any more
+        except FrontierLost:  # the walker that rebuilds the frontier finds these URLs, because their pages were removed
             change = FrontierChange(is_counted=True)
         changed = change.counts()
         counts = replace(taken_back(dropped), opened=changed.opened, settled=changed.settled)
@@ -245,7 +249,8 @@ class Crawls(CrawlReader):
         return len(dropped)
 
     async def _reopen(self, crawl_id: str, pages: list[FailedPage], before: int | None, audit: AuditHook) -> int:
-        """Reopen one batch. `before` is set for the last batch: the number of URLs reopened by the earlier ones."""
+        """Reopen one batch. `before` is set for the last batch: the number of URLs that the earlier batches
+        reopened."""
 
         async def commit(tx: Tx) -> int:
             crawl = await self._transitions.locked(tx, crawl_id)
@@ -256,7 +261,7 @@ class Crawls(CrawlReader):
                 await self.journal.write(tx, crawl.number, [messages.reopened(reopened)])
             if before is None or crawl.state not in states.TERMINAL:
                 return reopened
-            # An earlier retry may have been broken off before its last batch.
+            # An earlier retry may have been interrupted before its last batch.
             none = not before and not reopened
             if none and (crawl.state_reason in BUDGETS or (await self.store.counts(tx, crawl.number)).drained):
                 return reopened
@@ -271,12 +276,12 @@ class Crawls(CrawlReader):
             raise StateConflict("crawl", crawl.id, crawl.state, "retry URLs", "start a new one")
         jobs = await self._queue.jobs.jobs_of_run(tx, crawl.id) if crawl.state in LIVE else []
         if any(job.finished_at is None and job.lane == local_lane(crawl.id) for job in jobs):
-            # The process that crawls it has already output these pages, and would output them twice.
+            # The process that runs this crawl has already output these pages, and would output them twice.
             raise StateConflict("crawl", crawl.id, crawl.state, "retry URLs", "pause it in the process that runs it")
 
     async def change(self, crawl_id: str, change: CrawlChange, *, audit: AuditHook = no_audit) -> CrawlStatus:
-        """Change limits, filters or rate of a crawl; its walkers apply them from their next commit on. Walkers that
-        left because of a limit that has now changed are replaced."""
+        """Change the limits, filters or rate of a crawl. Its walkers apply the change from their next commit on. If
+        walkers left because of a limit that has now changed, new walkers replace them."""
 
         async def commit(tx: Tx) -> None:
             crawl = await self._transitions.locked(tx, crawl_id)
@@ -293,7 +298,7 @@ class Crawls(CrawlReader):
             changed = CrawlChanged(crawl_id=crawl_id, changes=change.plain())
             tx.on_commit(lambda: self._signals.emit(changed))
             if crawl.state is CrawlState.RUNNING and config.budgets != crawl.config.budgets:
-                # Those that left because of the earlier budget are replaced, each in its own lane.
+                # Replace the walkers that left because of the earlier budget, each in its own lane.
                 walkers = [self._walker(crawl.id, config, job.lane, job.max_retry) for job in left]
                 await self._queue.enqueue_in(tx, walkers)
             await self.journal.write(tx, crawl.number, [messages.changed(change.plain())])
@@ -307,8 +312,8 @@ class Crawls(CrawlReader):
     async def stop(
         self, crawl_id: str, reason: str = "asked", *, force: bool = False, audit: AuditHook = no_audit
     ) -> CrawlState:
-        """End a crawl permanently. `force`: workers kill walkers that have not left after a grace period, even if they
-        were asked to leave before."""
+        """End a crawl permanently. `force`: workers kill walkers that have not left after a grace period, even
+        walkers that were asked to leave earlier."""
         ask, now = states.ask_to_stop(reason), states.stop(reason)
         return await self._quiet(crawl_id, "be stopped", ask, now, force=force, audit=audit)
 
@@ -318,13 +323,13 @@ class Crawls(CrawlReader):
         return await self._database.read(lambda tx: self._frontiers.of(crawl).traps(tx, crawl.number))
 
     async def held_hosts(self, crawl_id: str) -> list[HeldHost]:
-        """Return hosts on hold for which URLs of the crawl wait, the longest hold first, at most `MOST_HELD`."""
+        """Return at most `MOST_HELD` hosts on hold that have waiting URLs of the crawl, the longest hold first."""
         crawl = (await self.get(crawl_id)).crawl
         return await self._database.read(lambda tx: self._frontiers.of(crawl).held_hosts(tx, crawl.number, MOST_HELD))
 
     async def release(self, crawl_id: str, pattern: str, *, audit: AuditHook = no_audit) -> int:
-        """Release a pattern from quarantine; return how many of its URLs wait again. It is not quarantined again. A
-        completed crawl is queued again for them."""
+        """Release a pattern from quarantine; return how many of its URLs wait again. The pattern is never quarantined
+        again in this crawl. If the crawl was completed, it is queued again for these URLs."""
 
         async def commit(tx: Tx) -> int:
             crawl = await self._transitions.locked(tx, crawl_id)
@@ -334,7 +339,8 @@ class Crawls(CrawlReader):
             held = sum(trap.count for trap in await frontier.traps(tx, crawl.number) if trap.pattern == pattern)
             try:
                 freed = await frontier.free(tx, crawl.number, pattern)
-            except FrontierLost:  # the walker that rebuilds it finds the URLs again, and their pattern released
+            except FrontierLost:
+                # The walker that rebuilds the frontier finds these URLs again, with their pattern released.
                 freed = FrontierChange(requeued=held, is_counted=True)
             if freed is None:
                 raise NotFound("quarantined pattern", pattern, "list them with `shoal crawls show`")
@@ -349,8 +355,8 @@ class Crawls(CrawlReader):
         return await self._database.run(commit)
 
     async def started(self, tx: Tx, crawl_id: str, job_id: str) -> list[JournalEntry]:
-        """Set a queued crawl to running on its first grant; later grants change nothing. Return the journal entries,
-        which the caller writes at the end of the commit."""
+        """Set a queued crawl to running when its first job is leased; later leases change nothing. Return the journal
+        entries, which the caller writes at the end of the commit."""
         crawl = await self._transitions.locked(tx, crawl_id)
         if crawl.state is not CrawlState.QUEUED:
             return [messages.taken_up(job_id)]
@@ -368,7 +374,7 @@ class Crawls(CrawlReader):
         force: bool = False,
         audit: AuditHook = no_audit,
     ) -> CrawlState:
-        """Pause or stop: immediately if the crawl has no walker, else by asking its walkers."""
+        """Pause or stop the crawl: immediately if it has no walker, otherwise by asking its walkers."""
 
         async def commit(tx: Tx) -> None:
             crawl = await self._transitions.locked(tx, crawl_id)
@@ -383,7 +389,7 @@ class Crawls(CrawlReader):
             await self._queue.jobs.cancel_waiting(tx, crawl_id, now.to.value)
             _, locked = await self._queue.jobs.live_of_run(tx, crawl_id)
             if locked and crawl.state is CrawlState.QUEUED:
-                # Its walker is leased and about to start: ask it.
+                # The walker's job is leased, and the walker is about to start: ask the walker.
                 await self._transitions.set_state(tx, crawl_id, states.run(), with_event=crawl.started_at is None)
             if not await self._transitions.move(tx, crawl, ask if locked else now):
                 raise conflict(crawl, action)
@@ -411,7 +417,8 @@ class Crawls(CrawlReader):
         return CrawlState.QUEUED
 
     def _seeds(self, config: CrawlConfig, *, is_named: bool) -> list[Url]:
-        """Return the seeds, checked. Hosts that the user named on this machine's command line may have any address."""
+        """Return the seeds after checking them. Hosts that the user named on this machine's command line may have any
+        address."""
         seeds = seeds_of(config)
         check_label(self._proxies, config)
         if not is_named:
@@ -420,14 +427,15 @@ class Crawls(CrawlReader):
         return seeds
 
     def _with_lists(self, config: CrawlConfig) -> CrawlConfig:
-        """Copy the operator's parameter lists into the crawl: the process that runs it may have other settings."""
+        """Copy the operator's parameter lists into the crawl's options, because the process that runs it may have
+        different settings."""
         tracking, session = self._settings.tracking_params, self._settings.session_params
         lists = [("tracking_params", tracking, TRACKING), ("session_params", session, SESSION)]
         ours = {name: list(names) for name, names, built_in in lists if names != built_in}
         return replace(config, **{name: names for name, names in ours.items() if getattr(config, name) is None})
 
     async def _enqueue_walkers(self, tx: Tx, crawl: Crawl, *, local: bool = False) -> None:
-        """Continue a crawl with new walkers, which are retried as often as the earlier ones."""
+        """Continue a crawl with new walkers. Their jobs have the same maximum number of retries as the earlier jobs."""
         earlier = await self._queue.jobs.jobs_of_run(tx, crawl.id)
         max_retry = earlier[0].max_retry if earlier else None
         await self._queue.enqueue_in(tx, self._walkers(crawl.id, crawl.config, local, max_retry))

@@ -1,4 +1,4 @@
-"""Filters for the failed URLs of a crawl, for retries, and the failures of its seeds."""
+"""Filters for a crawl's failed URLs, which retries use, and the failures of its seeds."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ _STATUS = re.compile(r"[45](\d\d|xx)|error")
 
 
 def taken_back(dropped: Sequence[DroppedPage]) -> Counts:
-    """Return the counts of these pages as negative numbers."""
+    """Return the counts of these pages as negative numbers, to subtract them."""
     responses = count_responses(page.status for page in dropped)
     return Counts(
         pages=-sum(page.status is not None for page in dropped),
@@ -34,7 +34,7 @@ def taken_back(dropped: Sequence[DroppedPage]) -> Counts:
 
 
 class FailedSeed(Struct, frozen=True):
-    """A seed that returned no page, and why: its status, its error, or why it was skipped."""
+    """A seed that returned no page, and the reason: its status, its error, or why it was skipped."""
 
     url: str
     status: int | None = None
@@ -49,7 +49,7 @@ class FailedSeed(Struct, frozen=True):
 
     @classmethod
     def settled(cls, done: Settled) -> Self | None:
-        """Return the seed that failed with this outcome; None if it is not that of a seed, or not a failure."""
+        """Return the failed seed of this outcome; None if the outcome is not a failure or its URL is not a seed."""
         task, page = done.task, done.page
         if task.depth > 0 or task.kind is not UrlKind.PAGE or done.fate is Fate.OPEN:
             return None
@@ -68,7 +68,7 @@ class FailedSeed(Struct, frozen=True):
 
 
 def in_words(failed: Sequence[FailedSeed]) -> str:
-    """Describe why these seeds returned no page: the first few, and how many more there are."""
+    """Describe why these seeds returned no page: the reasons of the first few seeds, and the number of the rest."""
     listed = [seed.words() for seed in failed[:MAX_LISTED]]
     more = len(failed) - len(listed)
     return "; ".join([*listed, *([f"and {more:,} more"] if more else [])])
@@ -78,7 +78,8 @@ def known_statuses(words: list[str]) -> list[str]:
     for word in words:
         if not _STATUS.fullmatch(word):
             raise ValueError(
-                f"{shorten(word)!r} is not the status of a failure; use 503, 5xx, or error for no response"
+                f"{shorten(word)!r} is not the status of a failure; "
+                "use a status such as 503 or 5xx, or error for URLs without a response"
             )
     return words
 
@@ -91,18 +92,19 @@ def known_errors(words: list[str]) -> list[str]:
 
 
 def check_pattern(pattern: str | None) -> str | None:
-    """Return the pattern; raise if it could run for long, since a controller matches it against every failed URL."""
+    """Return the pattern. Raise if matching it could take long, because a controller matches it against every failed
+    URL."""
     if pattern is not None:
-        from shoal.extract.selectors import check_regex  # few crawls are retried by a pattern
+        from shoal.extract.selectors import check_regex  # rarely needed: keep this import out of start-up
 
         check_regex(pattern)
     return pattern
 
 
 class FailedUrls(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A filter for failed URLs: a URL must match every field that is set; without any, all match."""
+    """A filter for failed URLs. A URL must match every field that is set; if no field is set, all URLs match."""
 
-    status: Annotated[Words, describe("Statuses such as 503 or 5xx; `error` for no response.")] = field(
+    status: Annotated[Words, describe("Statuses such as 503 or 5xx; `error` matches URLs without a response.")] = field(
         default_factory=list
     )
     error: Annotated[Words, describe("Error codes, or a word in them, such as `timeout` or `tls`.")] = field(

@@ -1,4 +1,5 @@
-"""Changes of a crawl's state. Each is one commit with its event, its journal entry and its signal."""
+"""Changes of a crawl's state. One commit stores the new state, its event and its journal entry, and emits its
+signal."""
 
 from typing import Any
 
@@ -27,11 +28,11 @@ class CrawlMoved(Signal, frozen=True, kw_only=True):
     crawl_id: str
     state: CrawlState
     reason: str | None
-    seconds: float | None = None  # from its start to its end
+    seconds: float | None = None  # from the start of the crawl to its end
 
 
 class CrawlEnded(Signal, frozen=True, kw_only=True, tag=True):
-    """A crawl ended in a child of this process, for metrics."""
+    """A crawl ended in a child of this process. The metrics use this signal."""
 
     state: str
     seconds: float | None
@@ -68,8 +69,8 @@ class CrawlTransitions:
     async def set_state(
         self, tx: Tx, crawl_id: str, move: CrawlMove, counts: Counts | None = None, *, with_event: bool = True
     ) -> bool:
-        """Change the state and append its event, unless `with_event` is False: a crawl has one start event. `counts`:
-        those of a crawl that ends."""
+        """Change the state and append its event. Without `with_event`, no event is appended, because a crawl has only
+        one start event. `counts`: the counts of a crawl that ends."""
         moved = await self._store.move(tx, crawl_id, move)
         if moved and with_event and move.to in EVENTS:
             data: dict[str, Any] = {"crawl_id": crawl_id, "reason": move.reason}
@@ -80,13 +81,14 @@ class CrawlTransitions:
         return moved
 
     def emit_on_commit(self, tx: Tx, crawl_id: str, move: CrawlMove, seconds: float | None = None) -> None:
-        """Signal a change of state once it is committed."""
+        """Emit the signal for a state change once the change is committed."""
         moved = CrawlMoved(crawl_id=crawl_id, state=move.to, reason=move.reason, seconds=seconds)
         tx.on_commit(lambda: self._signals.emit(moved))
 
 
 def conflict(crawl: Crawl, action: str) -> StateConflict:
-    """Return the error for a change that the crawl's state does not allow, with what a user can do instead."""
+    """Return the error for a change that the crawl's state does not allow. The error says what a user can do
+    instead."""
     advice = "it has ended" if action in ENDING and crawl.state in states.TERMINAL else INSTEAD.get(crawl.state)
     return StateConflict("crawl", crawl.id, crawl.state, action, advice and advice.replace("ID", crawl.id))
 
@@ -99,4 +101,4 @@ INSTEAD = {
     CrawlState.FAILED: "it has ended; continue it with `shoal crawls retry ID`",
 }
 """Advice by state: what a user can do with the crawl instead of the rejected action."""
-ENDING = frozenset({"be paused", "be stopped"})  # a caller who asks for the end does not want to resume it
+ENDING = frozenset({"be paused", "be stopped"})  # a caller who wants to end a crawl does not want to resume it

@@ -45,7 +45,7 @@ class CrawlerControlServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Session(self, request_iterator, context):
-        """Bidirectional stream: connect = register, disconnect = deregister
+        """A bidirectional stream. The first message registers the node; the end of the stream deregisters it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
