@@ -257,7 +257,7 @@ class CrawlSettings(SettingsSection):
     frontier: Backend = setting(
         "SHOAL_FRONTIER", "sql", "Backend of the frontiers, which hold the URLs that crawls still have to fetch."
     )
-    slice: Duration = setting("SHOAL_SLICE", "10m", "Time after which a crawl yields its worker if another run waits.")
+    slice: Duration = setting("SHOAL_SLICE", "10m", "Time after which a crawl yields its worker to a waiting run.")
     commit_results: Whole = setting(
         "SHOAL_COMMIT_RESULTS", 100, "Maximum number of page results that a crawl stores per commit.", ge=1, le=10_000
     )

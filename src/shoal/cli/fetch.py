@@ -63,7 +63,7 @@ def fetch(url: str, form: FetchFormat, output: str, store: str | None, as_json: 
     form = "json" if as_json else form
     given = given_values(options)
     if form == "screenshot" and given.get("render") == "never":
-        raise InvalidInput("--render", "is never, but only a browser takes a picture", "leave it out")
+        raise InvalidInput("--render", "is never, but a screenshot needs a browser", "leave it out")
     file = _file(output, form)
     page = uvloop.run(fetch_page(_single(url), store=store, screenshot=form == "screenshot", **given))
     if page.status is None and form != "json":
@@ -86,7 +86,7 @@ def _file(name: str, form: FetchFormat) -> PartFile | Stdout:
     if name == STDOUT:
         if form == "screenshot" and sys.stdout.isatty():
             raise InvalidInput(
-                "--output", "is missing: a picture is not written to a terminal", "name a file, such as page.png"
+                "--output", "is missing: an image cannot be written to a terminal", "name a file, such as page.png"
             )
         return Stdout()
     file = PartFile(name)

@@ -155,7 +155,7 @@ def list_quotas(target: ApiTarget, as_json: bool) -> None:
     """List quotas with the number of running and parked jobs."""
     items, more = run_on(target, lambda api: api.list(QUOTAS, MOST))
     columns: Columns = {"scope": "scope", "limit": "limit", "run": "locked", "wait": "parked"}
-    print_list(items, more, columns, as_json=as_json, empty="No quotas.", hint="Not all are shown.")
+    print_list(items, more, columns, as_json=as_json, empty="No quotas.", hint="Not all quotas are shown.")
 
 
 @quota.command("rm")

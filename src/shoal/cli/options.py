@@ -230,7 +230,7 @@ class CrawlFlag:
 
 
 HOOK_HELP = "Call this hook, a function of an installed package, with each page."
-NO_LIMIT, BY_SPEED = "no limit", "that of --speed"
+NO_LIMIT, BY_SPEED = "no limit", "set by --speed"
 PROMISED = (
     CrawlFlag(
         "--depth",

@@ -126,7 +126,7 @@ def print_list(
     *,
     as_json: bool,
     empty: str = "Nothing to show.",
-    hint: str = "Not all are shown; raise --limit.",
+    hint: str = "Not all items are shown; raise --limit.",
 ) -> None:
     """Print the items of an API list, as JSON or as a table. If there are more items, also print how to see them."""
     if as_json:
@@ -193,7 +193,7 @@ def summary(status: CrawlStatus, elapsed_seconds: float | None = None, target: A
 def records_in_words(counts: Counts) -> str:
     """Explain why outputs have more records than the crawl has pages."""
     pages, errors = plural(counts.pages, "page"), plural(counts.unanswered, "error")
-    return f"{counts.records:,} = {pages} + {errors} without an answer"
+    return f"{counts.records:,} = {pages} + {errors} without a response"
 
 
 def _failed_seed(seed: FailedSeed) -> dict[str, Any]:

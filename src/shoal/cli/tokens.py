@@ -66,7 +66,7 @@ def create(target: ApiTarget, as_json: bool, **which: Any) -> None:
     print(made["token"], flush=True)
     note(f"{made['id']} has the scope {', '.join(made['scopes'])}. Store the token safely; it is not shown again.")
     if is_first:
-        note("This is the first token: from now on every request to `shoal serve` on this store needs one.")
+        note("This is the first token: from now on every request to `shoal serve` on this store needs a token.")
         note("Each node and each bot needs its own token: --role node --node-id ID, --role bot.")
 
 

@@ -97,7 +97,7 @@ class WallClock(Struct, frozen=True):
 
 
 def after_boot(anchor: ClockAnchor, wall: WallClock) -> ClockAnchor | None:
-    """Return the anchor after a reboot or on another machine; None if the machine has not restarted since."""
+    """Return the anchor after a reboot or on a different machine; None if the machine was not restarted."""
     if anchor.boot == wall.boot and wall.after >= anchor.since - anchor.base:
         return None
     base = wall.micros - wall.after
@@ -177,7 +177,7 @@ class PostgresClock:
         first = await database.run(
             lambda tx: tx.execute("anchor_server_clock", at=at, since=new.server, jumped_at=jumped_at, **seen)
         )
-        if not first:  # another process was first; the next check shows whether it absorbed this step
+        if not first:  # a different process set an anchor first; the next check shows whether it absorbed this step
             return _checked((), new.now, new.now if step else new.jumped_at)
         self._last = replace(new, now=max(at, new.server), since=new.server, jumped_at=jumped_at)
         return _checked([step] if step else (), self._last.now, jumped_at)

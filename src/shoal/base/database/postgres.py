@@ -352,7 +352,7 @@ class PostgresDatabase:
 
     async def _end_idle_connections(self) -> None:
         """Let the pool replace all idle connections. If one connection is silent, the others probably are, too, and
-        testing each of them would take another timeout."""
+        testing each of them would take one more timeout."""
         for pid, connection in list(self._connections.items()):
             if pid not in self._busy:
                 connection.terminate()
