@@ -147,7 +147,7 @@ def list_crawls(limit: int, cursor: str | None, target: ApiTarget, as_json: bool
 @id_argument("crawl_id")
 @api_options
 def show(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
-    """Show one crawl: its state, options, counts, quarantined patterns and hosts on hold."""
+    """Show one crawl. Prints its state, options, counts, quarantined patterns and hosts on hold."""
 
     async def look(api: ApiClient) -> dict[str, Any]:
         crawl: dict[str, Any] = await api.get(at(CRAWL, crawl_id))

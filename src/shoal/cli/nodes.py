@@ -108,7 +108,7 @@ def resume() -> dict[str, Any]:
 @sent_to_nodes
 @_reason
 def drain(reason: str) -> dict[str, Any]:
-    """Finish page jobs, return other jobs to the queue, and lease no more. The drain also applies after a restart."""
+    """Finish page jobs, requeue other jobs, and lease no more. The drain also applies after a restart."""
     return {"command": "drain", "reason": reason}
 
 

@@ -101,7 +101,7 @@ def current(store: str | None, as_json: bool) -> None:
 @store_option
 @json_option
 def upgrade(store: str | None, as_json: bool) -> None:
-    """Upgrade the schema of the store to the version that this release of Shoal needs."""
+    """Upgrade the schema of the store to the version that Shoal needs."""
     asyncio.run(_report(store, upgrade=True, as_json=as_json))
 
 

@@ -199,7 +199,7 @@ def results(policy_id: str, limit: int, cursor: str | None, target: ApiTarget, a
 @click.argument("after", required=False, metavar="[JOB]")
 @api_options
 def diff(policy_id: str, before: str | None, after: str | None, target: ApiTarget, as_json: bool) -> None:
-    """Show what changed between two results of a policy, given by the ids of their jobs. The default is the last two
+    """Show what changed between two results of a policy. Give the ids of their jobs; the default is the last two
     successful results."""
     path, sides = at(f"{POLICY}/diff", policy_id), {"from": before, "to": after}
     found = run_on(target, lambda api: api.get(path, **sides))
@@ -292,7 +292,7 @@ def list_priority_rules(target: ApiTarget, as_json: bool) -> None:
 )
 @api_options
 def take_in(file: Path, skip_bad: bool, target: ApiTarget, as_json: bool) -> None:
-    """Create policies from a .csv or .jsonl file: either all policies or none. Invalid lines are listed."""
+    """Create policies from a .csv or .jsonl file, all or none. Invalid lines are listed."""
     from shoal.plan.importer import MAX_BAD
 
     kind = _kind_of(file)

@@ -141,7 +141,7 @@ def test(file: str, url: str, as_json: bool, **options: Any) -> int:
 def apply(
     file: str, crawl_id: str, output: Sequence[str], fields: str | None, explode: str | None, store: str | None
 ) -> None:
-    """Extract data again from the stored bodies of CRAWL, with the rule set in FILE. Writes the URL, the data and the
+    """Extract data again from the stored bodies of CRAWL. The rule set is in FILE. Writes the URL, the data and the
     error of each page, or the fields that --fields names."""
     rules = read_rules_file(file)
     outputs = Outputs(output)
