@@ -67,8 +67,9 @@ def print_summary(report: Report, store: str | None, earlier: str | None = None)
     if rows:
         print_table(COLUMNS, rows)
     missing = [*report.failed_analyzers, *report.skipped_analyzers]
-    everywhere = f"Nothing was found on {plural(report.pages, 'page')}."
-    nothing = "The other analyzers found nothing." if missing else everywhere
+    nothing = (
+        f"Nothing was found on {plural(report.pages, 'page')}." if not missing else "The other analyzers found nothing."
+    )
     for line in missing_analyzers(report):
         note(line)
     note(f"{counted(report)}." if rows else nothing)
