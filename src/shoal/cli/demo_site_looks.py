@@ -15,7 +15,7 @@ class Shape:
 
 
 def portrait(name: str, hue: int, shape: Shape, *, with_water: bool = True) -> str:
-    """Return a picture of a fish as SVG. The name of the fish determines its marks."""
+    """Return a picture of a fish as SVG. Its name determines the marks and shifts the colour."""
     random = Random(name)
     hue = (hue + random.randint(-24, 24)) % 360
     back, belly = f"hsl({hue} 62% 46%)", f"hsl({(hue + 30) % 360} 78% 78%)"
