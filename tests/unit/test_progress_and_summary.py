@@ -250,7 +250,7 @@ def test_the_summary_of_a_completed_crawl() -> None:
         ("Crawl", "mine"),
         ("State", "completed (no URL was waiting)"),
         ("Pages", "9"),
-        ("Records", "10 = 9 pages + 1 error without an answer"),
+        ("Records", "10 = 9 pages + 1 error without a response"),
         ("Responses", "2xx 7, 4xx 1, 5xx 1, no response 1"),
         ("Errors", "1"),
         ("Skipped", "10 (depth 6, scope 4)"),

@@ -12,7 +12,7 @@ from typing import Protocol
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-# Includes the time during which the machine was suspended; systems without such a clock use the monotonic one.
+# This clock includes the time during which the machine was suspended. Systems without it use the monotonic clock.
 _UPTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -34,7 +34,7 @@ class Clock(Protocol):
     def monotonic(self) -> float: ...
 
     def uptime(self) -> int:
-        """Return microseconds since the machine booted, including suspended time; the same for all its processes."""
+        """Return microseconds since the machine booted, including suspended time. All processes get the same value."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
@@ -136,10 +136,10 @@ def from_micros(micros: int) -> datetime:
 
 
 def moment(micros: int | None) -> datetime | None:
-    """Convert a stored time to the form that people and APIs see."""
+    """Convert a stored time to a `datetime`, the form that people and APIs see."""
     return None if micros is None else from_micros(micros)
 
 
 def span(duration: timedelta) -> int:
-    """Convert a duration to stored units."""
+    """Convert a duration to microseconds, the unit in which durations are stored."""
     return duration // MICROSECOND

@@ -19,8 +19,8 @@
     │   ├── WaitTimedOut          a wait exceeded its timeout
     │   ├── RateLimited           too many requests
     │   ├── TookTooLong           a request used up its time budget
-    │   ├── NoWorker              no worker takes a job that somebody waits for
-    │   ├── HeldBack              too many jobs wait already
+    │   ├── NoWorker              no worker has taken the job that a caller waits for
+    │   ├── HeldBack              too many jobs are waiting already
     │   └── Interrupted           stopped by a signal; can be resumed
     └── OperatorError             the operator of Shoal must act
         ├── BadConfig             a setting cannot be used
@@ -33,8 +33,9 @@
         ├── BodiesUnavailable     the body store fails persistently
         └── NothingCrawled        no seed yielded a page
 
-A class takes facts, builds its message from them (*object + problem + fix*) and has a stable `code`. `RESPONSES` at
-the end maps each class to its HTTP status, exit code and gRPC status; a test checks that none is missing.
+The constructor of a class takes values and builds the message from them (*object + problem + fix*). Each class has a
+stable `code`. `RESPONSES` at the end of this module maps each class to its HTTP status, exit code and gRPC status; a
+test checks that no class is missing.
 """
 
 from collections.abc import Callable, Mapping
@@ -91,7 +92,7 @@ class InvalidInput(CallerError):
         super().__init__(f"{field} {problem}; {fix}.", field=field)
 
     def called(self, name: Callable[[str], str]) -> ShoalError:
-        """Return this error with the field under the name that the caller knows, unless it has one already."""
+        """Return this error with the field under the name that the caller knows, unless that was done already."""
         field = str(self.facts.get("field", ""))
         if not field or not self.message.startswith(field):
             return self
@@ -116,14 +117,14 @@ class NotFound(CallerError):
         super().__init__(f'{kind} "{key}" does not exist{"; " + fix if fix else ""}.', kind=kind, id=key)
 
     def within(self, place: str, fix: str) -> "NotFound":
-        """Return this error with the place that was searched, for callers who may know it."""
+        """Return this error with the place that was searched, for callers that are allowed to know the place."""
         found = NotFound(self.facts["kind"], self.facts["id"])
         found.message = f"{found.message[:-1]} in {place}; {fix}."
         return found
 
 
 class BodyNotKept(CallerError):
-    """The content of a page is not available: there was none, or it was not stored."""
+    """The content of a page is not available: the page had no content, or the content was not stored."""
 
     code = "body_not_kept"
 
@@ -257,7 +258,7 @@ class NoWorker(TimeError):
 
 
 class HeldBack(TimeError):
-    """Too many jobs wait already: back-pressure."""
+    """Too many jobs are waiting already: back-pressure."""
 
     code = "back_pressure"
 
@@ -269,7 +270,7 @@ class HeldBack(TimeError):
 
 
 class Interrupted(TimeError):
-    """Stopped by a signal, or paused by a user; can be resumed."""
+    """The work was stopped by a signal, or paused by a user. It can be resumed."""
 
     code = "interrupted"
 
@@ -292,7 +293,7 @@ class BadConfig(OperatorError):
         self._words = (problem, fix)
 
     def called(self, key: str) -> "BadConfig":
-        """Return this error with the key under the name by which it was set."""
+        """Return this error with the name by which the setting was set, such as a flag."""
         return self if self._words is None else BadConfig(key, *self._words)
 
 
@@ -306,7 +307,7 @@ class MissingExtra(OperatorError):
 
 
 class RedisMisconfigured(OperatorError):
-    """Redis is set up so that Shoal cannot use it: eviction, password, permission, cluster, version."""
+    """Shoal cannot use Redis as it is set up: its eviction policy, password, permissions, cluster mode or version."""
 
     code = "redis_misconfigured"
 
@@ -319,7 +320,7 @@ class FrontierLost(OperatorError):
 
     code = "frontier_lost"
     why = ""
-    generation: str | None = None  # of the lost frontier: another walker may have begun it again since
+    generation: str | None = None  # generation of the lost frontier; another walker may have rebuilt the frontier since
 
     def __init__(self, crawl_id: str, why: str, generation: str | None = None) -> None:
         super().__init__(
@@ -331,7 +332,7 @@ class FrontierLost(OperatorError):
 
 
 class NodeDisplaced(OperatorError):
-    """Another worker has registered with the same node id; the newest one keeps it."""
+    """Another worker has registered with the same node id. The worker that registered last keeps the id."""
 
     code = "node_displaced"
 
@@ -361,7 +362,7 @@ class StorageFull(OperatorError):
     """No space left to write; committed data is safe."""
 
     code = "storage_full"
-    storage = "store"  # which storage is full: `bodies` for the body store, `output` for the output of a command
+    storage = "store"  # the storage that is full: `bodies` is the body store, `output` is the output of a command
 
     def __init__(self, store: str, storage: str = "store") -> None:
         self.storage = storage
@@ -371,7 +372,8 @@ class StorageFull(OperatorError):
 class BodiesUnavailable(OperatorError):
     """The body store fails persistently.
 
-    Unlike an outage of the database, it is not waited out: the pages would be fetched again and again."""
+    Unlike an outage of the database, this failure ends the crawl: waiting would mean to fetch the same pages again and
+    again."""
 
     code = "bodies_unavailable"
 
@@ -390,7 +392,7 @@ class NothingCrawled(OperatorError):
 
 
 class ErrorResponse(Struct, frozen=True):
-    """The representations of an error: its HTTP status, exit code and gRPC status."""
+    """The HTTP status, exit code and gRPC status that represent an error."""
 
     http_status: int
     exit_code: int

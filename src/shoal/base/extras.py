@@ -1,6 +1,6 @@
-"""The extras of the package: optional packages, and the error when they are not installed.
+"""The extras of the `shoal` package: which optional packages they have, and the error if these are not installed.
 
-Modules that import such a package are imported where they are used, after `require`.
+If a module of Shoal imports an optional package, it is itself imported only where it is used, after `require`.
 """
 
 import os
@@ -31,18 +31,19 @@ def is_installed(extra: Extra) -> bool:
 
 
 def require(extra: Extra, what: str) -> None:
-    """Raise `MissingExtra` unless an extra is installed. `what` needs it: a command, a setting, a format."""
+    """Raise `MissingExtra` unless an extra is installed. `what`: the command, setting or format that needs the
+    extra."""
     if not is_installed(extra):
         raise MissingExtra(what, extra, command(extra))
 
 
 def command(extra: Extra) -> str:
-    """Return the command that installs an extra for the Python that runs. A checkout has the packages of its locks."""
-    if "SHOAL_COMMAND" in os.environ:  # which `./shoal` sets
+    """Return the command that installs an extra for the running Python. A checkout gets the locked versions."""
+    if "SHOAL_COMMAND" in os.environ:  # `./shoal` of a checkout sets this variable
         venv = Path(sys.prefix)
         words = [f"{venv}/bin/python", "-m", "pip", "install", "--no-deps", "-r", f"{venv.parent}/locks/{extra}.lock"]
     elif find_spec("pip") is not None:
         words = [sys.executable, "-m", "pip", "install", f"shoal[{extra}]"]
-    else:  # uv makes environments without pip
+    else:  # environments made by uv have no pip
         words = ["uv", "pip", "install", "--python", sys.executable, f"shoal[{extra}]"]
     return shlex.join(words)

@@ -1,4 +1,4 @@
-"""A commit on a forge, on which the verdict about a site is published."""
+"""A commit on a forge (GitHub, GitLab, Gitea or Forgejo) whose status shows the verdict about a site."""
 
 import re
 from typing import Annotated, ClassVar, Literal
@@ -39,11 +39,11 @@ class ForgeCommit(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     repo: Annotated[Repository, describe("The repository, as owner/name.")]
     sha: Annotated[Sha, describe("The full hash of the commit.")]
     context: Annotated[Context, describe("Name of the status; one commit may have several.")] = CONTEXT
-    url: Annotated[Link | None, describe("Link of the status. Default: the report on this server.")] = None
+    url: Annotated[Link | None, describe("URL to which the status links. Default: the report on this server.")] = None
 
     checks: ClassVar = {"repo": check_repository, "url": check_link}
 
     def __post_init__(self) -> None:
-        """Check the fields also when this form is nested in another one, whose `checks` cover only its own fields."""
+        """Check the fields in the constructor, because the `checks` of an outer form do not cover a nested form."""
         check_repository(self.repo)
         check_link(self.url)

@@ -27,7 +27,7 @@ PREFIXES = {
     "cmd": "command for a node",
     "seg": "segment of stored bodies",
 }
-_CLOCK = SystemClock()  # nothing is decided by the time in an id, so tests do not need to fake it
+_CLOCK = SystemClock()  # no decision depends on the time in an id, so tests do not need a fake clock here
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford: no I, L, O, U
 _PAIRS = tuple(first + second for first in _ALPHABET for second in _ALPHABET)
 
@@ -41,7 +41,7 @@ class _Numbers:
     def draw(self) -> int:
         chance = int.from_bytes(os.urandom(10))
         number = _CLOCK.micros() // 1000 << 80 | chance
-        if number <= self._last:  # drawn in the same millisecond, or the clock was set back
+        if number <= self._last:  # the last number is of the same millisecond, or the clock was set back
             number = self._last + 1 + (chance >> 16)
         self._last = number
         return number
@@ -58,7 +58,7 @@ def new_id(prefix: str) -> str:
 
 
 def ids_behind(first: str) -> Callable[[int], str]:
-    """Return a function that derives the id a number of places after `first`; every process derives the same ids."""
+    """Return a function that derives the n-th id after `first`. Every process derives the same ids."""
     prefix, _, digits = first.partition("_")
     number = 0
     for digit in digits:

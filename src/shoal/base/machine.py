@@ -1,4 +1,4 @@
-"""Facts and services of the operating system: processes, memory, disk space, private files."""
+"""Services of the operating system: processes, memory, disk space, private files."""
 
 import errno
 import os
@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 
 def started(pid: int) -> str:
-    """Return when a process started, in clock ticks since boot; empty if there is none, `?` if the system does not
-    report it."""
+    """Return the start time of a process, in clock ticks since boot. The text is empty if the process does not exist,
+    and `?` if the system does not report start times."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return "" if fields[0] == "Z" else fields[19]  # a zombie has ended, although its parent has not collected it
@@ -32,7 +32,7 @@ def started(pid: int) -> str:
 class ProcessUsage(NamedTuple):
     """The resources of this process and its children."""
 
-    cpu_seconds: float  # since the start, including children that have ended
+    cpu_seconds: float  # since this process started, including children that have ended
     memory_bytes: int
 
 
@@ -48,7 +48,7 @@ def usage() -> ProcessUsage:
 
 
 def _children() -> list[str]:
-    """Return the children of this process; they have none themselves."""
+    """Return the pids of this process's children, which have no children themselves."""
     found: list[str] = []
     for task in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):
@@ -72,12 +72,12 @@ def _memory_of(pid: str) -> int:
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when the parent ends, for whatever reason."""
+    """Ask the kernel to kill this process when its parent process ends, for whatever reason."""
     if sys.platform == "linux":
-        import ctypes  # only children need it
+        import ctypes  # imported here, because only child processes need it
 
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before we asked
+    if os.getppid() != parent:  # the parent ended before the call
         os._exit(1)
 
 
@@ -90,7 +90,8 @@ PROBE_BYTES = 1_000_000
 
 
 def try_write(folder: Path, size: int = PROBE_BYTES) -> None:
-    """Raise OSError unless a file of this size can be written here. It is actually written, to detect disk quotas."""
+    """Raise `OSError` unless a file of this size can be written here. A file is really written, to detect disk
+    quotas."""
     make_private(folder)
     probe = folder / f".room-{secrets.token_hex(8)}"
     try:
@@ -123,14 +124,14 @@ def make_private(folder: Path) -> None:
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open a file, and create it readable by its owner only. A symbolic link is refused: in a folder that others can
-    write to, it could lead to any file of ours. For use as the `opener` of `open`."""
+    """Open a file, and create it readable by its owner only. A symbolic link is refused: in a folder that other users
+    can write to, it could point to any of our files. Use this function as the `opener` of `open`."""
     return os.open(path, flags | os.O_NOFOLLOW, OWNER_ONLY)
 
 
 def open_here(path: str, flags: int) -> int:
-    """Open a file with the usual permissions, but not through a symbolic link, unless it leads to a device. For use as
-    the `opener` of `open`."""
+    """Open a file with the usual permissions. A symbolic link is refused unless it points to a device. Use this
+    function as the `opener` of `open`."""
     try:
         return os.open(path, flags | os.O_NOFOLLOW, 0o666)
     except OSError as error:
@@ -144,12 +145,13 @@ def open_here(path: str, flags: int) -> int:
 
 
 def readable_by_others(paths: Iterable[Path]) -> list[Path]:
-    """Return the paths that every user of this machine may read: both the path and its folder are open to others."""
+    """Return those of the paths that every user of this machine may read. The permissions of the path and of its folder
+    decide."""
     found = []
     for path in paths:
         try:
             is_open = path.stat().st_mode & _OTHERS and path.parent.stat().st_mode & _OTHERS
-        except OSError:  # it does not exist
+        except OSError:  # the path does not exist
             continue
         if is_open:
             found.append(path)
@@ -160,8 +162,8 @@ SAME_CTRL_C_SECONDS = 0.2
 
 
 def on_stop(stop: Callable[[], None]) -> None:
-    """Call `stop` on each SIGTERM and each Ctrl-C. A SIGINT right after another counts as the same Ctrl-C: the terminal
-    and a launcher may both send it."""
+    """Call `stop` on each SIGTERM and each Ctrl-C. Two SIGINTs in quick succession count as one Ctrl-C, because the
+    terminal and a launcher may both send the signal."""
     import asyncio  # imported here, because it would double the time of `shoal --help`
 
     loop = asyncio.get_running_loop()

@@ -69,7 +69,7 @@ class NamedCommand(NamedTuple):
 
 
 class LabelledProxy(NamedTuple):
-    """A proxy and its label. An empty URL means that only bots know its address."""
+    """A proxy and its label. An empty URL means that only bots know the address of the proxy."""
 
     label: str
     url: str
@@ -82,8 +82,8 @@ class LabelledProxy(NamedTuple):
 
 
 def read_duration(value: object) -> timedelta:
-    """Parse a duration such as `10 500ms 10s 1.5m 1h 7d`: longer than zero, at most ten years. A bare number is in
-    seconds."""
+    """Parse a duration such as `10`, `500ms`, `10s`, `1.5m`, `1h` or `7d`: more than zero, at most ten years. A bare
+    number is in seconds."""
     duration = read_pause(value)
     if not duration:
         raise ValueError("is zero or less")
@@ -115,7 +115,7 @@ def _pause_of(text: str) -> timedelta:
 
 
 def read_span(text: str, read: Callable[[object], timedelta] = read_duration) -> timedelta:
-    """Parse a duration from a request; the error message quotes it and shows the format."""
+    """Parse a duration from a request. The error message quotes the text and shows the format."""
     try:
         return read(text)
     except ValueError as error:
@@ -233,7 +233,7 @@ def read_proxies(value: object) -> tuple[LabelledProxy, ...]:
 
 
 def _read_proxy(part: object) -> LabelledProxy:
-    """Parse one proxy. Errors name the label and not the address, which may contain a password."""
+    """Parse one proxy. Errors name only the label, because the address may contain a password."""
     if isinstance(part, LabelledProxy):
         return part
     label, mark, url = read_text(part).partition("=")
@@ -246,7 +246,7 @@ def _read_proxy(part: object) -> LabelledProxy:
 
 
 def read_commands(value: object) -> tuple[NamedCommand, ...]:
-    """Parse commands, each with a name: `NAME=COMMAND ARGUMENT…`, separated by commas."""
+    """Parse commands, separated by commas. Each one is written `NAME=COMMAND ARGUMENT…`."""
     found = _read_list(value, "commands", _read_command, separator=",")
     if len({one.name for one in found}) < len(found):
         raise ValueError("has the same name twice")
@@ -335,7 +335,7 @@ def is_loopback(host: str) -> bool:
 
 
 def show_duration(duration: timedelta) -> str:
-    """Return the shortest text that parses to the same duration."""
+    """Return the shortest text from which the parser reads this duration."""
     if duration == FOREVER:
         return "inf"
     for unit in ("d", "h", "m", "s"):
@@ -345,7 +345,7 @@ def show_duration(duration: timedelta) -> str:
 
 
 def show_size(size: int) -> str:
-    """Return the shortest text that parses to the same size."""
+    """Return the shortest text from which the parser reads this size."""
     for unit in ("GB", "MB", "KB"):
         if size and size % _BYTES[unit] == 0:
             return f"{size // _BYTES[unit]}{unit}"
@@ -353,7 +353,7 @@ def show_size(size: int) -> str:
 
 
 def show(value: object) -> str:
-    """Format a value as text that its parser accepts."""
+    """Format a value as text that the parser for its type accepts."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -367,19 +367,19 @@ def show(value: object) -> str:
 
 LARGEST_TOML = 1_000_000  # characters
 _BIGGEST_INT = 2**63 - 1
-_SMALL_TOML = 5_000  # characters, which take no time whatever they are
+_SMALL_TOML = 5_000  # characters; a shorter text is parsed fast, whatever it contains
 _LONG_KEY = r"""(?:(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*\.[ \t]*){50}"""
 
 
 def read_toml(text: str) -> dict[str, Any]:
-    """Parse TOML that somebody else wrote; raise `ValueError` for anything that is not, or would take long to parse."""
-    import tomllib  # most commands read no TOML
+    """Parse untrusted TOML. Raise `ValueError` for text that is not TOML, or that would take long to parse."""
+    import tomllib  # imported here, because most commands read no TOML
 
     import re2
 
     if len(text) > LARGEST_TOML:
         raise ValueError(f"it has more than {LARGEST_TOML:,} characters")
-    if len(text) > _SMALL_TOML and re2.search(_LONG_KEY, text):  # the parser's time grows with the square of the parts
+    if len(text) > _SMALL_TOML and re2.search(_LONG_KEY, text):  # parsing time grows with the square of the parts
         raise ValueError("a key has more than 50 parts")
     try:
         values = tomllib.loads(text)
@@ -390,7 +390,7 @@ def read_toml(text: str) -> dict[str, Any]:
 
 
 def _check_numbers(values: dict[str, Any]) -> None:
-    """Refuse integers of more than 64 bits. Python cannot even print those that hexadecimal digits may write."""
+    """Refuse integers of more than 64 bits. A hexadecimal one may be so large that Python refuses to print it."""
     waiting: list[Any] = [values]
     while waiting:
         part = waiting.pop()
@@ -401,10 +401,10 @@ def _check_numbers(values: dict[str, Any]) -> None:
 
 
 def read_config_file(path: Path) -> bytes:
-    """Read a file of the configuration; raise `OSError` for one that is too large or would block, such as a pipe."""
+    """Read a configuration file. Raise `OSError` if the file is too large, or if reading may block, as from a pipe."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         mode = os.fstat(file.fileno()).st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISCHR(mode):  # /dev/null is one
+        if not stat.S_ISREG(mode) and not stat.S_ISCHR(mode):  # /dev/null is a character device
             raise OSError(errno.EINVAL, "it is not a regular file")
         data = file.read(LARGEST_TOML + 1)
     if len(data) > LARGEST_TOML:

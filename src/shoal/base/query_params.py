@@ -1,6 +1,6 @@
 """Query parameters to ignore when comparing URLs: the built-in lists, and the parser for user-defined names.
 
-`base.url` removes them.
+The code that removes the parameters is in `base.url`.
 """
 
 import re
@@ -39,7 +39,7 @@ TRACKING: Final = (
     "oly_enc_id",  # Omeda
     "wickedid",  # Wicked Reports
 )
-"""Query parameters that identify where a visitor came from and do not change the page. `NAME*` matches a prefix."""
+"""Query parameters that tell where a visitor came from and do not change the page. `NAME*` matches a prefix."""
 
 SESSION: Final = (
     "jsessionid",  # Java
@@ -71,7 +71,8 @@ def read_name(value: object) -> str:
 
 
 def reader_of(built_in: tuple[str, ...]) -> Callable[[object], tuple[str, ...]]:
-    """Return a parser of name lists. A list replaces the built-in one; after a `+` it extends it; `none` is empty."""
+    """Return a parser of name lists. A list replaces the built-in list, a list after a `+` extends the built-in list,
+    and `none` is the empty list."""
 
     def read(value: object) -> tuple[str, ...]:
         text = value.strip() if isinstance(value, str) else value

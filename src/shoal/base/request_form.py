@@ -1,6 +1,7 @@
 """Request forms: validation of requests that come as JSON or as flags, with errors that name the invalid field.
 
-A form is a struct whose annotations define what each field accepts. Its meaning is left to the package it belongs to.
+A form is a struct whose annotations define the values that each field accepts. The package that defines a form decides
+what its fields mean.
 """
 
 import re
@@ -19,14 +20,15 @@ from shoal.base.errors import InvalidInput
 from shoal.base.text import has_nul, nearest, shorten
 
 Check = Callable[[Any], Any]
-"""Takes a value and returns it as it is stored; raises `ValueError` with the end of a sentence."""
+"""A function that takes a value and returns it in the form that is stored. It raises `ValueError` with the end of a
+sentence."""
 
 # The wording of msgspec's errors; `tests/unit/test_msgspec_messages.py` covers each message that is parsed here.
 _MSGSPEC = ("Expected", "Invalid", "Object", "Number", "Integer")
 _PLACE = " - at `$"
 _EXPECTED = re.compile(r"Expected `(\w++)[^`]*+`(?: of length ([<>]=) ([0-9]+))?")
 _FIELD = re.compile(r"field `([^`]*)`")
-_NUL = b"\\u0000"  # as JSON has it
+_NUL = b"\\u0000"  # NUL as it is written in JSON
 _EXACT = 2**53  # larger floats do not represent every integer exactly
 _NAMES = {
     int: "a whole number",
@@ -42,12 +44,12 @@ _NAMED = {"array": "a list", "object": "an object"} | {kind.__name__: words for 
 
 
 def matching(pattern: str, words: str, **limits: Any) -> Meta:
-    """Return a pattern for an annotation, with a description of what it accepts, for the fix in error messages."""
+    """Return a pattern for an annotation. `words` describe the accepted texts in error messages."""
     return Meta(pattern=pattern, extra={WORDS: words}, **limits)
 
 
 def describe(sentence: str, **limits: Any) -> Meta:
-    """Return a one-sentence description of a field, and its limits, for an annotation."""
+    """Return the description of a field in one sentence, and the limits of the field, for an annotation."""
     return Meta(description=sentence, **limits)
 
 
@@ -55,21 +57,21 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base class of request forms. The constructor trusts its values; `read` validates them."""
 
     checks: ClassVar[Mapping[str, Check]] = {}
-    """Checks that the type of a field cannot express, by field name."""
+    """By field name: checks that the type of the field cannot express."""
     unquoted: ClassVar[frozenset[str]] = frozenset()
     """Fields whose values are never quoted in errors."""
     other_names: ClassVar[Mapping[str, "str | OtherName"]] = {}
-    """Names that are accepted for fields, besides their own, in what callers send."""
+    """Additional names under which callers may send fields."""
     also_called: ClassVar[Mapping[str, str]] = {}
-    """Names of other projects for fields, which an error about an unknown field understands."""
+    """Names that other projects use for fields. If a caller sends one, the error suggests the field."""
     raw: ClassVar[frozenset[str]] = frozenset()
     """Fields that may contain a NUL: the code that uses them stores them as JSON, or checks them itself."""
 
     @classmethod
     def read(cls, values: Mapping[str, Any], *, strict: bool = True, called: Callable[[str], str] = str) -> Self:
-        """Validate values and return the form; the error for the first invalid field uses the name the caller knows.
+        """Validate values and return the form. The error for the first invalid field uses the name the caller knows.
 
-        Strict is for JSON, where a number must be a number; otherwise text is converted to the type of its field.
+        `strict` is for JSON, where a number must be a number. Otherwise, text is converted to the type of its field.
         """
         if _has_other_names(cls):
             values, given = cls._by_own_names(values, called)
@@ -81,14 +83,14 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @classmethod
     def own_names(cls, values: Mapping[str, Any], called: Callable[[str], str] = str) -> dict[str, Any]:
-        """Return the values by the names that the fields of this form have."""
+        """Return the values with additional field names replaced by the names of the fields."""
         return cls._by_own_names(values, called)[0]
 
     @classmethod
     def _by_own_names(
         cls, values: Mapping[str, Any], called: Callable[[str], str]
     ) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return the values by the own names of their fields, and the names under which others were given."""
+        """Return the values by field name, and the additional names that the caller used, by field name."""
         own: dict[str, Any] = {}
         given: dict[str, str] = {}
         known = fields_of(cls)
@@ -109,9 +111,10 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @classmethod
     def _read_at_once(cls, values: Mapping[str, Any], strict: bool) -> Self:
-        """Validate all values together: many times as fast as field by field, but errors do not name the field."""
+        """Validate all values together. This is many times as fast as field by field, but errors do not name the
+        field."""
         form = convert(values, cls, strict=strict)
-        if _NUL in json.encode(form):  # every accepted value can be stored
+        if _NUL in json.encode(form):  # accept only values that can be stored
             raise ValueError("contains a NUL character")
         known, kept = fields_of(cls), {}
         for name in values if cls.checks else ():
@@ -155,7 +158,7 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def _read(cls, field: "Field", value: Any, strict: bool, called: str) -> Any:
         try:
             taken = _converted(value, field.annotation, strict)
-            text = json.encode(taken)  # every accepted value can be stored
+            text = json.encode(taken)  # accept only values that can be stored
             if _NUL in text and field.name not in cls.raw and has_nul(value):
                 raise ValueError("contains a NUL character; remove it")
             check = cls.checks.get(field.name)
@@ -171,7 +174,8 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class OtherName(NamedTuple):
-    """Another name of a field whose values are written in another way; `read` raises `ValueError`."""
+    """An additional name of a field, under which values are written in a different way. `read` converts a value to that
+    of the field, or raises `ValueError`."""
 
     field: str
     read: Callable[[Any], Any]
@@ -184,7 +188,7 @@ class Field(Struct, frozen=True):
     annotation: Any
     default: Any
     required: bool
-    attribute: str  # differs from the name where that is a Python keyword
+    attribute: str  # differs from the name if the name is a Python keyword
 
     @property
     def description(self) -> str:
@@ -193,7 +197,7 @@ class Field(Struct, frozen=True):
 
     @property
     def kind(self) -> Any:
-        """The type, without the None of an optional field."""
+        """The type, without the `None` of an optional field."""
         return _bare(self.annotation)
 
     @property
@@ -214,7 +218,7 @@ def fields_of(form: type[Form]) -> dict[str, Field]:
 
 
 def names_of(form: type[Form], field: str) -> list[str]:
-    """Return the other names of a field."""
+    """Return the additional names of a field."""
     other = {name: one if isinstance(one, str) else one.field for name, one in form.other_names.items()}
     return [name for name, own in other.items() if own == field and name not in fields_of(form)]
 
@@ -240,8 +244,8 @@ def _called_as_given(called: Callable[[str], str], given: Mapping[str, str], fie
 
 
 def known_fields(value: Any, annotation: Any) -> Any:
-    """Return a decoded value without the fields that the structs of an annotation do not have. Only requests are
-    strict; a process must be able to read what a newer one has stored."""
+    """Return a decoded value without the fields that the structs of an annotation do not have. Unknown fields are
+    errors only in requests: a process must be able to read values that a newer version of Shoal has stored."""
     kind = _bare(annotation)
     if isinstance(kind, type) and issubclass(kind, Struct) and isinstance(value, dict):
         types_by_name = {one.encode_name: one.type for one in fields(kind)}
@@ -331,13 +335,13 @@ def _with_integers(value: Any, depth: int = 20) -> Any:
 
 
 def _problem_and_fix(refusal: object) -> tuple[str, str]:
-    """Split the message of a check into problem and fix: `is too long; write at most ten`."""
+    """Split the message of a check, such as `is too long; write at most ten`, into problem and fix."""
     problem, _, fix = str(refusal).rpartition("; ")
     return (problem, fix) if problem else (fix, "correct it")
 
 
 def _inner(message: str) -> tuple[str, str]:
-    """Return problem and fix for a part of a value, from the message of msgspec."""
+    """Return the problem and the fix for a part of a value, based on the error message of msgspec."""
     if match := _FIELD.search(message):
         lacks = "missing" in message
         name = shorten(match[1])
@@ -351,7 +355,7 @@ def _inner(message: str) -> tuple[str, str]:
 
 
 def _refused(field: Field, value: Any, error: str, called: str, *, quoted: bool) -> InvalidInput:
-    """Reword an error of msgspec. An error raised by a nested form keeps its wording and gets its path."""
+    """Reword an error of msgspec. If a nested form raised the error, keep the wording and add the path of the form."""
     message, mark, place = error.rpartition(_PLACE) if error.endswith("`") else ("", "", "")
     message, place = (message, shorten(place[:-1])) if mark else (error, "")
     if not message.startswith(_MSGSPEC):

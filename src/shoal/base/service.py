@@ -1,4 +1,4 @@
-"""Background services: one shell runs a chore again and again, and some chores run in one process only."""
+"""Background services: `Service` runs a chore periodically, and `LeaderOnly` runs it in only one process at a time."""
 
 import asyncio
 import random
@@ -13,7 +13,7 @@ from shoal.base.signals import ChoreDone, ChoreFailed, Signals
 
 FIRST_BACKOFF_SECONDS = 0.5
 LONGEST_BACKOFF_SECONDS = 30.0
-LAST_PASS_SECONDS = 10.0  # how long a stop waits for the current pass; a silent peer must not hold up the process
+LAST_PASS_SECONDS = 10.0  # how long `stop` waits for the current pass, which may be waiting for a silent peer
 
 
 class PassResult:
@@ -45,8 +45,8 @@ class Service:
     """Runs one chore until stopped.
 
     `start` first waits a random part of the interval, so that many processes do not run in step. `stop` lets the
-    current pass finish, or cancels it after `grace_seconds`, and may be called twice; called before `start`, it
-    makes `start` a no-op.
+    current pass finish, or cancels it after `grace_seconds`. `stop` may be called twice. If it is called before
+    `start`, then `start` does nothing.
     """
 
     def __init__(self, chore: Chore, interval: timedelta, clock: Clock, signals: Signals) -> None:
@@ -83,7 +83,7 @@ class Service:
     async def _close(self, chore: Closable) -> float:
         try:
             await chore.close()
-        except Exception as error:  # what it still had to write may be lost; the process ends all the same
+        except Exception as error:  # unwritten data of the chore may be lost, but the process must end
             return self._failed(str(error) or repr(error))
         return 0.0
 
@@ -98,7 +98,7 @@ class Service:
             done = await self._chore.run_once()
         except (ShoalError, OSError, TimeoutError) as error:
             return self._failed(str(error))
-        except Exception as error:  # a chore must survive any failed pass
+        except Exception as error:  # the service must go on after any failed pass
             return self._failed(repr(error))
         self._failures = 0
         if done.did:
@@ -127,8 +127,8 @@ LEAD = timedelta(seconds=5)
 
 
 class LeaderOnly:
-    """A chore that only its leader runs: the passes of other controllers do nothing. `lead` is the name of the lead
-    they compete for; by default the name of the chore."""
+    """A chore that only one process runs, its leader. The passes of other processes do nothing. `lead` is the name
+    under which they compete, by default the name of the chore."""
 
     def __init__(self, chore: Chore, database: Database, holder: str, lead: str = "") -> None:
         self.name = chore.name
@@ -142,8 +142,8 @@ class LeaderOnly:
         return PassResult() if await self.claim() is None else await self._chore.run_once()
 
     async def claim(self) -> int | None:
-        """Take or renew the lead; return None while another holder has it. The term increases whenever the holder
-        changes, or the lead was given up or has expired in between."""
+        """Take or renew the lead and return its term; return None while a different holder has the lead. The term
+        increases when the holder changes, and when the lead was given up or had expired."""
         values = {"chore": self._lead, "holder": self._holder, "ttl": span(LEAD)}
         self._term = await self._database.run(lambda tx: tx.value("claim_lead", **values))
         return self._term
@@ -154,5 +154,5 @@ class LeaderOnly:
             await self._chore.close()
         if self._term is not None:
             values = {"chore": self._lead, "holder": self._holder, "term": self._term}
-            with suppress(TimeError):  # the lease then expires by itself
+            with suppress(TimeError):  # if the store is not available, the lead expires by itself
                 await self._database.run(lambda tx: tx.execute("give_up_lead", **values))

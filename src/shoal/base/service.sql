@@ -1,5 +1,5 @@
 -- name: claim_lead
--- Renew the lead of a chore, or take it over when the leader's time is up. The term increases after every gap.
+-- Renew the lead of a chore, or take it over when it has expired. Only a renewal in time keeps the term.
 INSERT INTO leader (chore, holder, term, until) VALUES (:chore, :holder, 1, shoal_now() + :ttl)
 ON CONFLICT (chore) DO UPDATE
 SET term = CASE WHEN leader.holder = excluded.holder AND leader.until >= shoal_now() THEN leader.term ELSE leader.term + 1 END,

@@ -53,7 +53,7 @@ class SettingKind(Struct, frozen=True):
 class Setting(Struct):
     """One setting of a section. `shown`: the default in words.
 
-    A default that is a function receives the values of the settings before it in its section.
+    If the default is a function, it gets the values of the settings that precede this one in the section.
     """
 
     env: str
@@ -79,7 +79,7 @@ class Setting(Struct):
         return found
 
     def written(self, value: object) -> str:
-        """Return a value as a variable would hold it."""
+        """Return a value as it is written in an environment variable."""
         if self.kind.name == "milliseconds" and isinstance(value, timedelta):
             return str(value // timedelta(milliseconds=1))
         if self.kind.name == "size" and isinstance(value, int):
@@ -88,7 +88,7 @@ class Setting(Struct):
 
     @property
     def default_words(self) -> str:
-        """The default as text for people."""
+        """The default value as it is shown to people."""
         return str(self.default) if self.shown is None else self.shown
 
     @property
@@ -104,12 +104,12 @@ class Setting(Struct):
 
 
 def setting(env: str, default: object | Default, description: str, **more: Any) -> Any:
-    """Define a setting in the body of a section; the annotation gives its type and its kind."""
+    """Define a setting in the body of a section. The annotation of the attribute determines the type and the kind."""
     return Setting(env, default, description, **more)
 
 
 class SettingsSection:
-    """The settings of one package, read only: attributes are values, `settings` holds the definitions."""
+    """The settings of one package, read only. The attributes are the values; `settings` holds the definitions."""
 
     settings: ClassVar[dict[str, Setting]]
     given: frozenset[str]  # the names of the settings that were set explicitly
@@ -199,7 +199,7 @@ Proxies = Annotated[
     SettingKind(
         "proxies",
         "LABEL=ADDRESS, separated by commas, such as eu=http://user:password@proxy:3128,us=socks5h://host:1080;"
-        " LABEL= without an address is a proxy that only bots have",
+        " LABEL= without an address is a proxy whose address only bots know",
         read_proxies,
     ),
 ]

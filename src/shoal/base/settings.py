@@ -1,7 +1,9 @@
-"""Every setting: type, default, environment name, description; one section per package; the rules between settings.
+"""All settings, with type, default, environment name and description, in one section per package; and the rules between
+settings.
 
-Packages get their section in the constructor and never look anything up here. `settings_loader` reads the values;
-whether an address can be listened on, or a store reached, is checked when it is opened.
+Packages get their section in the constructor and never look up settings here. `settings_loader` reads the values.
+Whether an address can be listened on, or a store can be reached, is checked only when the address or the store is
+opened.
 """
 
 import os
@@ -56,7 +58,7 @@ MOST_CONNECTIONS = 50_000
 def data_dir(env: Mapping[str, str]) -> Path:
     """Return the default folder for persistent files, by the XDG rules."""
     base = Path(env.get("XDG_DATA_HOME", ""))
-    if not base.is_absolute():  # the XDG rule: a relative one is ignored
+    if not base.is_absolute():  # the XDG rules say that relative paths are ignored
         base = Path(env.get("HOME") or "~").expanduser() / ".local" / "share"
     return base / "shoal"
 
@@ -87,7 +89,7 @@ class DatabaseSettings(SettingsSection):
     connect_timeout: Duration = setting(
         "SHOAL_DATABASE_CONNECT_TIMEOUT",
         "5s",
-        "Timeout for connecting to the store, for getting a free connection, and for its first response.",
+        "Timeout for connecting to the store, for getting a free connection, and for the first response on it.",
     )
     statement_timeout: Duration = setting(
         "SHOAL_DATABASE_TIMEOUT", "30s", "Timeout for one SQL statement, including lock waits."
@@ -100,7 +102,7 @@ class RedisSettings(SettingsSection):
     url: RedisUrl = setting("REDIS_URL", "", "URL of the Redis server.", secret=True)
     timeout: Duration = setting("SHOAL_REDIS_TIMEOUT", "5s", "Timeout for connecting to Redis, and for one call.")
     lanes: Backend = setting(
-        "SHOAL_LANES", "sql", "Backend of the lanes that workers lease jobs from; redis needs REDIS_URL."
+        "SHOAL_LANES", "sql", "Backend of the lanes, from which workers lease jobs; `redis` requires REDIS_URL."
     )
 
 
@@ -131,15 +133,15 @@ class QueueSettings(SettingsSection):
     job_attempts: Whole = setting(
         "WORKER_JOB_ATTEMPTS",
         2,
-        "Maximum number of attempts of a failing job; a worker's death does not count as one. A value set on a "
-        "worker applies to the jobs that this worker runs, except those with their own `max_retry`.",
+        "Maximum number of attempts of a failing job; an attempt that ends with the worker's death does not count. A "
+        "value set on a worker applies to the jobs that this worker runs, except jobs that set `max_retry`.",
         ge=1,
         le=100,
     )
     backoff: Milliseconds = setting(
         "WORKER_BACKOFF_MS",
         5000,
-        "Milliseconds before the first retry; doubles with each further one.",
+        "Milliseconds before the first retry; the delay doubles with each further retry.",
         ge=timedelta(0),
         le=timedelta(days=1),
     )
@@ -147,14 +149,14 @@ class QueueSettings(SettingsSection):
     poison_limit: Whole = setting(
         "SHOAL_POISON_LIMIT",
         3,
-        "Number of consecutive worker deaths without progress beyond which a job becomes a dead letter.",
+        "A job becomes a dead letter after more consecutive worker deaths than this, without progress in between.",
         ge=1,
         le=100,
     )
     ageing: Duration = setting(
         "SHOAL_QUEUE_AGEING",
         "60s",
-        "Waiting time that counts as one point of priority.",
+        "A waiting job gains one point of priority each time it has waited this long.",
     )
     stall_deadline: Duration = setting(
         "SHOAL_STALL_DEADLINE",
@@ -164,7 +166,7 @@ class QueueSettings(SettingsSection):
     keep_finished: DurationOrInf = setting(
         "SHOAL_JOB_RETENTION",
         "7d",
-        "Retention of done and cancelled jobs, with history and results; jobs of a crawl are kept as long as the "
+        "Retention of done and cancelled jobs, with their history and results; a crawl's jobs are kept as long as the "
         "crawl.",
     )
     keep_dead: DurationOrInf = setting(
@@ -174,7 +176,7 @@ class QueueSettings(SettingsSection):
     prune_every: Duration = setting("SHOAL_PRUNE", "10m", "Interval at which rows past their retention are removed.")
 
     def backoff_after(self, attempts: int) -> timedelta:
-        """Return the delay before the next attempt of a job, without jitter: it doubles with each failed one."""
+        """Return the delay before a job's next attempt, without jitter. It doubles with each failed attempt."""
         return min(self.backoff * 2.0 ** min(attempts - 1, 40), self.longest_backoff)
 
 
@@ -191,7 +193,8 @@ class WorkSettings(SettingsSection):
     shutdown_grace: DurationOrInf = setting(
         "SHOAL_SHUTDOWN_GRACE",
         "30s",
-        "Time in which a stopping worker ends its children and returns its jobs to the queue; `inf` finishes them.",
+        "A stopping worker ends its child processes and returns its jobs to the queue within this time; with `inf`, it "
+        "finishes its jobs.",
     )
     child_silence: Duration = setting(
         "SHOAL_CHILD_SILENCE",
@@ -225,7 +228,7 @@ class SpeedProfile(Struct, frozen=True):
 
     @property
     def ease(self) -> float:
-        """The seconds of delay per second that a slow host takes to respond; 0 without a delay."""
+        """Extra delay in seconds for each second that a slow host takes to respond; 0 for a profile without a delay."""
         return 2 / self.connections if self.delay else 0.0
 
 
@@ -243,42 +246,45 @@ class CrawlSettings(SettingsSection):
     max_concurrent_curl: Whole = setting(
         "MAX_CONCURRENT_CURL",
         15,
-        "Maximum number of concurrent requests per crawl; if set, also per host, whatever the speed. The delay between"
-        " requests stays that of the crawl's speed, unless the crawl sets a delay.",
+        "Maximum number of concurrent requests per crawl. If you set it explicitly, it also replaces the number of "
+        "connections per host of the crawl's speed; the delay between requests does not change.",
         ge=1,
         le=1000,
     )
     max_concurrent_chrome: Whole = setting(
         "MAX_CONCURRENT_CHROME", 5, "Maximum number of pages rendered at the same time per crawl.", ge=1, le=100
     )
-    frontier: Backend = setting("SHOAL_FRONTIER", "sql", "Backend of the frontier.")
-    slice: Duration = setting("SHOAL_SLICE", "10m", "Time after which a crawl yields its worker if another run waits.")
+    frontier: Backend = setting(
+        "SHOAL_FRONTIER", "sql", "Backend of the frontiers, which hold the URLs that crawls still have to fetch."
+    )
+    slice: Duration = setting("SHOAL_SLICE", "10m", "Time after which a crawl yields its worker to a waiting run.")
     commit_results: Whole = setting(
-        "SHOAL_COMMIT_RESULTS", 100, "Maximum number of results per commit of a crawl.", ge=1, le=10_000
+        "SHOAL_COMMIT_RESULTS", 100, "Maximum number of page results that a crawl stores per commit.", ge=1, le=10_000
     )
     commit_every: Duration = setting("SHOAL_COMMIT_INTERVAL", "250ms", "Maximum time between two commits of a crawl.")
     page_attempts: Whole = setting(
         "SHOAL_PAGE_ATTEMPTS",
         4,
-        "Maximum number of attempts of a page when the network or the server fails; two after a total timeout.",
+        "Maximum number of attempts to fetch a page if the network or the server fails; after a total timeout, the "
+        "maximum is two.",
         ge=1,
         le=20,
     )
     page_backoff: Duration = setting(
         "SHOAL_PAGE_BACKOFF",
         "1s",
-        "Delay before a page is retried; doubles with each attempt, plus jitter.",
+        "Delay before a page is retried. It doubles with each attempt, and jitter is added.",
     )
     max_links: Whole = setting(
         "SHOAL_MAX_LINKS", 10_000, "Maximum number of links read from one page.", ge=1, le=1_000_000
     )
     max_url_length: Whole = setting(
-        "SHOAL_MAX_URL", 2083, "Maximum length of a URL in characters; longer ones are skipped.", ge=100, le=65_536
+        "SHOAL_MAX_URL", 2083, "Maximum length of a URL in characters; longer URLs are skipped.", ge=100, le=65_536
     )
     journal_lines: Whole = setting(
         "SHOAL_CRAWL_LOG_LINES",
         10_000,
-        "Maximum number of journal entries per crawl; the oldest are removed.",
+        "Maximum number of journal entries per crawl; beyond it, the oldest entries are removed.",
         ge=10,
         le=10**6,
     )
@@ -291,19 +297,19 @@ class CrawlSettings(SettingsSection):
     session_params: Session = setting(
         "SHOAL_SESSION_PARAMS",
         SESSION,
-        "Session parameters, in query or path, that new crawls remove from URLs.",
+        "Session parameters that new crawls remove from the query and the path of URLs.",
         shown="the built-in list",
     )
 
     @property
     def connections_words(self) -> str:
-        """The connections of a crawl, for the start line of a worker."""
+        """The number of connections of a crawl, as a worker shows it when it starts."""
         if "max_concurrent_curl" in self.given:
-            return f"{self.max_concurrent_curl} per crawl and per host; the delay is that of the crawl's speed"
-        return f"{self.max_concurrent_curl} per crawl; its speed decides how many per host, and the delay"
+            return f"{self.max_concurrent_curl} per crawl and per host; the crawl's speed sets the delay"
+        return f"{self.max_concurrent_curl} per crawl; the crawl's speed sets the number per host and the delay"
 
     def speed_profile(self, speed: Speed, concurrency: int | None = None) -> SpeedProfile:
-        """Return the connections and delay of a profile; an explicit number overrides its connections."""
+        """Return the connections and the delay of a profile. An explicit number replaces the profile's connections."""
         connections, delay = SPEEDS[speed]
         if concurrency is not None:
             return SpeedProfile(concurrency, delay)
@@ -319,7 +325,7 @@ class PageSettings(SettingsSection):
     keep_results: DurationOrInf = setting(
         "SHOAL_RESULT_RETENTION",
         "90d",
-        "Retention of the results of policies and scrapes; the last success of each policy is always kept.",
+        "Retention of the results of policies and scrapes; the last successful result of each policy is always kept.",
     )
 
     @property
@@ -335,20 +341,20 @@ class BotSettings(SettingsSection):
     lock_ttl: Duration = setting(
         "SHOAL_BOT_LOCK",
         "10m",
-        "Lease duration of a bot's job without a heartbeat, unless its policy sets one.",
+        "Lease duration of a bot's job; a heartbeat renews the lease. A policy may set a different duration.",
         ge=timedelta(seconds=5),
         le=timedelta(hours=24),
     )
     longest_lock: Duration = setting(
         "SHOAL_BOT_LONGEST_LOCK",
         "2h",
-        "Maximum time for which heartbeats keep a bot's job; a longer `lock_ttl` of the policy takes precedence.",
+        "Maximum time for which a bot can keep a job by heartbeats; a policy's `lock_ttl` takes precedence if longer.",
         ge=timedelta(seconds=5),
     )
     grace: Pause = setting(
         "SHOAL_BOT_GRACE",
         "30s",
-        "Grace period after a controller starts, during which no lease of a bot expires.",
+        "Grace period after the start of a controller, during which no bot's lease expires.",
         ge=timedelta(0),
     )
     most_jobs: Whole = setting(
@@ -371,25 +377,27 @@ class HostSettings(SettingsSection):
     longest_crawl_delay: Duration = setting(
         "SHOAL_CRAWL_DELAY_MAX",
         "30s",
-        "Maximum Crawl-delay to honour; a longer one in robots.txt is reduced to this and logged.",
+        "Maximum Crawl-delay to honour; a longer Crawl-delay in robots.txt is reduced to this value and logged.",
     )
     longest_retry_after: Duration = setting(
         "SHOAL_RETRY_AFTER_MAX",
         "1h",
-        "Maximum Retry-After to honour; a longer one is ignored.",
+        "Maximum Retry-After to honour; a longer Retry-After is ignored.",
     )
     backoff: Duration = setting(
         "SHOAL_HOST_BACKOFF",
         "2s",
-        "First back-off for a host that answers 429, or 503 to several URLs, without Retry-After.",
+        "First back-off for a host that responds without Retry-After: with 429, or with 503 to several URLs.",
     )
     longest_backoff: Duration = setting(
-        "SHOAL_HOST_BACKOFF_MAX", "60s", "Maximum back-off of a host; it doubles up to this and is reset by a success."
+        "SHOAL_HOST_BACKOFF_MAX",
+        "60s",
+        "Maximum back-off of a host. The back-off doubles up to this value, and a success resets it.",
     )
     longest_slow_delay: Duration = setting(
         "SHOAL_SLOW_DELAY_MAX",
         "10s",
-        "Maximum extra delay for a slow host; none at speed `max`.",
+        "Maximum extra delay for a slow host; at speed `max` there is no extra delay.",
     )
 
 
@@ -405,7 +413,8 @@ class EgressSettings(SettingsSection):
     allow_networks: Networks = setting(
         "SHOAL_ALLOW_NETWORKS",
         "",
-        "Private networks (CIDR) that may be requested, on every port; all others are blocked (SSRF protection).",
+        "Private networks (CIDR) that may be requested, on every port; all other private networks are blocked (SSRF "
+        "protection).",
     )
     agent: Text = setting(
         "SHOAL_USER_AGENT",
@@ -430,7 +439,9 @@ class EgressSettings(SettingsSection):
         "SHOAL_MAX_HEADER_SIZE", "64KB", "Maximum total size of response headers.", ge=1000
     )
     max_headers: Whole = setting("SHOAL_MAX_HEADERS", 100, "Maximum number of response headers.", ge=10, le=10_000)
-    max_body_bytes: Size = setting("SHOAL_MAX_BODY", "10MB", "Maximum size of a response body as sent.", ge=1000)
+    max_body_bytes: Size = setting(
+        "SHOAL_MAX_BODY", "10MB", "Maximum size of a response body before decompression.", ge=1000
+    )
     max_decoded_bytes: Size = setting(
         "SHOAL_MAX_DECODED", "30MB", "Maximum size of a response body after decompression.", ge=1000
     )
@@ -472,19 +483,19 @@ class AuditSettings(SettingsSection):
     remeasured_pages: Whole = setting(
         "SHOAL_REMEASURED_PAGES",
         20,
-        "Maximum number of slow pages that are requested again before a response time fails a gate.",
+        "Maximum number of slow pages that are requested again before a gate fails because of response times.",
         ge=0,
         le=1000,
     )
     commands: AnalyzerCommands = setting(
         "SHOAL_ANALYZERS",
         "",
-        "External analyzers, as NAME=COMMAND, separated by commas; they run with limits on time, memory and output.",
+        "External analyzers, written NAME=COMMAND and separated by commas; their time, memory and output are limited.",
     )
     optional_analyzers: Text = setting(
         "SHOAL_OPTIONAL_ANALYZERS",
         "",
-        "Names of analyzers, separated by commas, whose failure does not fail an analysis.",
+        "Names of optional analyzers, separated by commas: if one of them fails, the analysis does not fail.",
     )
     command_timeout: Duration = setting("SHOAL_ANALYZER_TIMEOUT", "5m", "Timeout of an external analyzer.")
     command_memory: Size = setting("SHOAL_ANALYZER_MEMORY", "1GiB", "Memory limit of an external analyzer.")
@@ -492,19 +503,22 @@ class AuditSettings(SettingsSection):
     artifacts: BodyPlace = setting(
         "SHOAL_ARTIFACTS",
         "",
-        "Where files of analyzers are stored: a folder, or a bucket of an S3-compatible store.",
+        "Where the files that analyzers produce are stored: a folder, or a bucket of an S3-compatible store.",
         shown="a folder beside the SQLite file, else $SHOAL_DATA_DIR/artifacts",
     )
 
 
 class ForgeSettings(SettingsSection):
-    """Forges that show the verdict of an analysis at a commit."""
+    """Forges (GitHub, GitLab, Gitea, Forgejo) that show the verdict of an analysis as the status of a commit."""
 
     github_api: HttpUrl = setting("SHOAL_GITHUB_API", "https://api.github.com", "Base URL of the API of GitHub.")
     github_token: Text = setting("SHOAL_GITHUB_TOKEN", "", "GitHub token that may write commit statuses.", secret=True)
     gitlab_api: HttpUrl = setting("SHOAL_GITLAB_API", "https://gitlab.com/api/v4", "Base URL of the API of GitLab.")
     gitlab_token: Text = setting(
-        "SHOAL_GITLAB_TOKEN", "", "GitLab token with the scope api that may write commit statuses.", secret=True
+        "SHOAL_GITLAB_TOKEN",
+        "",
+        "GitLab token that may write commit statuses; it needs the scope `api`.",
+        secret=True,
     )
     gitea_api: HttpUrl = setting(
         "SHOAL_GITEA_API", "", "Base URL of the API of Gitea or Forgejo, such as https://codeberg.org/api/v1."
@@ -527,18 +541,18 @@ class PlanSettings(SettingsSection):
     backlog: Whole = setting(
         "SHOAL_SCHEDULE_BACKLOG",
         "10000",
-        "Back-pressure limit: number of waiting page jobs per capability at which the scheduler creates no more.",
+        "Back-pressure limit: while this many page jobs wait for a capability, the scheduler creates no more for it.",
         ge=1,
         le=10_000_000,
     )
     rules: FilePath = setting(
         "SHOAL_PRIORITY_RULES",
         "",
-        "JSON or TOML file with the rules that compute the priority of policies' jobs.",
+        "JSON or TOML file with the rules that compute the priorities of jobs that policies create.",
         shown="the built-in rules",
     )
     keep_signals: DurationOrInf = setting(
-        "SHOAL_SIGNAL_RETENTION", "7d", "Retention of priority signals after their end."
+        "SHOAL_SIGNAL_RETENTION", "7d", "Retention of priority signals after the end of their validity."
     )
 
 
@@ -565,7 +579,9 @@ class EventSettings(SettingsSection):
         shown="$SHOAL_EVENTS_KEEP times 4",
     )
     file: FilePath = setting(
-        "SHOAL_EVENTS_FILE", "", "File to which every event is appended as a JSON line; one controller writes it."
+        "SHOAL_EVENTS_FILE",
+        "",
+        "File to which every event is appended as a JSON line; only one controller at a time writes to it.",
     )
 
 
@@ -575,14 +591,16 @@ class RenderSettings(SettingsSection):
     url: HttpUrl = setting(
         "RENDERER_URL",
         "",
-        "URL of the render service; without one, processes that render start their own browsers.",
+        "URL of the render service. If empty, each process that renders pages starts its own browsers.",
         secret=True,
     )
     token: Text = setting(
-        "SHOAL_RENDERER_TOKEN", "", "Token that the render service requires and its clients send.", secret=True
+        "SHOAL_RENDERER_TOKEN", "", "Token that clients must send to the render service.", secret=True
     )
     listen: Listen = setting(
-        "SHOAL_RENDERER_LISTEN", ":3000", "Address on which `shoal renderer` listens; loopback only without a token."
+        "SHOAL_RENDERER_LISTEN",
+        ":3000",
+        "Address on which `shoal renderer` listens; without a token, it listens on loopback only.",
     )
     pages: Whole = setting(
         "SHOAL_RENDERER_PAGES", 5, "Number of pages that the render service renders at the same time.", ge=1, le=100
@@ -590,7 +608,7 @@ class RenderSettings(SettingsSection):
     queue: Whole = setting(
         "SHOAL_RENDERER_QUEUE",
         20,
-        "Number of pages that may wait at the render service; more are refused with 429.",
+        "Number of pages that may wait at the render service; further pages are refused with 429.",
         ge=0,
         le=10_000,
     )
@@ -598,10 +616,10 @@ class RenderSettings(SettingsSection):
         "SHOAL_CHROMIUM",
         "",
         "Path of the Chromium to start.",
-        shown="the first one on the PATH, a headless shell first",
+        shown="the first Chromium found on the PATH; headless shells are preferred",
     )
     timeout: Duration = setting(
-        "SHOAL_RENDER_TIMEOUT", "30s", "Time after which a page that still loads is read as it is."
+        "SHOAL_RENDER_TIMEOUT", "30s", "Time after which a page is read as it is, even if it is still loading."
     )
     browser_pages: Whole = setting(
         "SHOAL_BROWSER_PAGES", 200, "Replace a browser after this many pages.", ge=1, le=1_000_000
@@ -610,17 +628,17 @@ class RenderSettings(SettingsSection):
     browser_memory: Size = setting(
         "SHOAL_BROWSER_MEMORY",
         "2GB",
-        "Replace a browser that uses more memory than this, all its processes together.",
+        "Replace a browser if all its processes together use more memory than this.",
         ge=100_000_000,
     )
     page_memory: Size = setting(
         "SHOAL_RENDER_MEMORY",
         "1GB",
-        "Kill a process of a page that uses more memory than this; the page fails after the second time.",
+        "Kill a page's browser process if it uses more memory than this. The page is tried again once, then it fails.",
         ge=50_000_000,
     )
     screenshots: FilePath = setting(
-        "SHOAL_SCREENSHOTS", "", "Folder in which crawls keep a picture of each rendered page."
+        "SHOAL_SCREENSHOTS", "", "Folder in which crawls store a screenshot of each rendered page."
     )
 
 
@@ -647,8 +665,8 @@ class ServeSettings(SettingsSection):
     max_connections: Whole = setting(
         "SHOAL_MAX_CONNECTIONS",
         most_connections,
-        "Maximum number of open connections per port. Callers without a valid token may have three quarters of them, on"
-        " the gRPC port one eighth.",
+        "Maximum number of open connections per port. Callers without a valid token may use three quarters of these "
+        "connections, and one eighth on the gRPC port.",
         shown="three quarters of the open-files limit, at most 50000",
         ge=1,
         le=1_000_000,
@@ -656,15 +674,15 @@ class ServeSettings(SettingsSection):
     max_peer_connections: Whole = setting(
         "SHOAL_MAX_PEER_CONNECTIONS",
         lambda earlier: max(1, earlier["max_connections"] // 2),
-        "Maximum number of connections per address without a valid token; does not apply to SHOAL_TRUSTED_PROXIES.",
+        "Maximum number of connections without a valid token from one address; SHOAL_TRUSTED_PROXIES are exempt.",
         shown="$SHOAL_MAX_CONNECTIONS divided by 2",
         ge=1,
         le=1_000_000,
     )
     tls_cert: FilePath = setting("SHOAL_TLS_CERT", "", "TLS certificate chain (PEM) for HTTPS; requires SHOAL_TLS_KEY.")
-    tls_key: FilePath = setting("SHOAL_TLS_KEY", "", "TLS private key (PEM) of SHOAL_TLS_CERT.")
+    tls_key: FilePath = setting("SHOAL_TLS_KEY", "", "TLS private key (PEM) for SHOAL_TLS_CERT.")
     public_url: HttpUrl = setting(
-        "SHOAL_PUBLIC_URL", "", "Public URL of the console; requests for other host names are then rejected."
+        "SHOAL_PUBLIC_URL", "", "Public URL of the console. If set, requests for other host names are rejected."
     )
     trusted_proxies: Networks = setting(
         "SHOAL_TRUSTED_PROXIES",
@@ -680,7 +698,7 @@ class ClientSettings(SettingsSection):
     """Commands that use a controller instead of a store."""
 
     server: HttpUrl = setting(
-        "SHOAL_SERVER", "", "URL of the controller that commands use; by default they use the store directly."
+        "SHOAL_SERVER", "", "URL of the controller that commands use; by default, commands use the store directly."
     )
     token: Text = setting("SHOAL_TOKEN", "", "API token that commands send to the controller.", secret=True)
     token_file: FilePath = setting("SHOAL_TOKEN_FILE", "", "File that contains the API token, instead of SHOAL_TOKEN.")
@@ -698,7 +716,7 @@ class GrpcSettings(SettingsSection):
     listen: Listen = setting(
         "GRPC_LISTEN_ADDR",
         ":50051",
-        "Address on which the gRPC control plane listens; without tokens only on the loopback interface.",
+        "Address on which the gRPC control plane listens; if there are no tokens, it listens on loopback only.",
     )
     controller: Peer = setting(
         "GRPC_ANALYZER_ADDR",
@@ -718,14 +736,19 @@ class GrpcSettings(SettingsSection):
     reconnect_backoff: Duration = setting(
         "GRPC_RECONNECT_BACKOFF",
         "5s",
-        "Delay before a node reconnects, plus up to half as much at random.",
+        "Delay before a node reconnects; a random part of up to half the delay is added.",
         ge=timedelta(milliseconds=10),
     )
     max_reconnect_backoff: Duration = setting(
-        "GRPC_MAX_RECONNECT_BACKOFF", "60s", "Maximum delay before a node reconnects; it doubles up to this."
+        "GRPC_MAX_RECONNECT_BACKOFF",
+        "60s",
+        "Maximum delay before a node reconnects; the delay doubles up to this value.",
     )
     token: Text = setting(
-        "SHOAL_NODE_TOKEN", "", "Token of a worker, with the role `node` and for its node id.", secret=True
+        "SHOAL_NODE_TOKEN",
+        "",
+        "Token of a worker. It must have the role `node` and be issued for the worker's node id.",
+        secret=True,
     )
     peer_streams: Whole = setting(
         "SHOAL_GRPC_PEER_STREAMS",
@@ -748,8 +771,8 @@ class FleetSettings(SettingsSection):
     dispatch: Dispatch = setting(
         "SHOAL_DISPATCH",
         "private",
-        "Where jobs go while nodes are connected: `private` for the lane of a healthy node, `shared` for the lane that "
-        "all workers share.",
+        "Where new jobs wait while nodes are connected: `private` means in the private lane of a healthy node, "
+        "`shared` means in the lane that all workers share.",
     )
     offer_ttl: Duration = setting(
         "SHOAL_OFFER_TTL",
@@ -761,20 +784,20 @@ class FleetSettings(SettingsSection):
     shared_depth_max: Whole = setting(
         "SHOAL_SHARED_DEPTH_MAX",
         10_000,
-        "Back-pressure limit without nodes: number of waiting jobs in the shared lane at which batches of jobs are "
-        "refused.",
+        "Back-pressure limit while no nodes are connected: batches of jobs are refused if this many jobs wait in the "
+        "shared lane.",
         ge=1,
         le=10_000_000,
     )
     keep_lost: Duration = setting(
-        "SHOAL_NODES_KEEP", "24h", "How long a lost node stays in the list.", ge=timedelta(minutes=1)
+        "SHOAL_NODES_KEEP", "24h", "How long a lost node stays in the list of nodes.", ge=timedelta(minutes=1)
     )
 
 
 class LogSettings(SettingsSection):
     """Log lines on stderr."""
 
-    level: LogLevel = setting("SHOAL_LOG_LEVEL", "info", "Minimum level of the log lines that are written.")
+    level: LogLevel = setting("SHOAL_LOG_LEVEL", "info", "Minimum level of log lines; others are not written.")
     format: LogFormat = setting(
         "SHOAL_LOG_FORMAT",
         "auto",

@@ -1,8 +1,8 @@
 """Loads settings from flags, the environment and `shoal.toml`, and shows them.
 
 The settings are defined in `settings`. A setting has one name everywhere: in the environment, as a top-level key
-of `shoal.toml`, and in messages. Flags win over the environment, the environment over `shoal.toml`, that over the
-default. An empty variable counts as unset.
+of `shoal.toml`, and in messages. Flags take precedence over the environment, the environment over `shoal.toml`, and
+`shoal.toml` over the defaults. An empty variable counts as unset.
 """
 
 import os
@@ -22,7 +22,7 @@ from shoal.base.text import HIDDEN, nearest, redact_url, shorten
 
 RESERVED = ("SHOAL_CONFIG", "SHOAL_PYTHON", "SHOAL_COMMAND")
 RESERVED_PREFIX = "SHOAL_TEST_"
-# Kubernetes sets such variables in every pod for each service whose name begins with "shoal".
+# Variables that Kubernetes sets in every pod for each service whose name begins with "shoal".
 OF_A_SERVICE = re.compile(
     r"SHOAL_(\w+_)?(SERVICE_HOST=|SERVICE_PORT(_\w+)?=\d+$|PORT(_\d+_(TCP|UDP|SCTP))?=(tcp|udp|sctp)://"
     r"|PORT_\d+_(TCP|UDP|SCTP)_(PROTO|PORT|ADDR)=)"
@@ -31,13 +31,13 @@ OF_A_SERVICE = re.compile(
 REMOVED = {
     "SHOAL_ROBOTS_TTL": "a robots.txt is cached for 24 hours",
     "SHOAL_SLOW_PAGE": "a page is slow after 2 seconds",
-    "SHOAL_DEEPEST_PAGE": "a page is too deep beyond 4 clicks; a gate may set another `max_depth`",
+    "SHOAL_DEEPEST_PAGE": "a page is too deep beyond 4 clicks; a gate may set a different `max_depth`",
     "SHOAL_FEWEST_WORDS": "a page with fewer than 50 words is thin",
 }
-"""Names that were settings, and what holds instead."""
+"""Names of removed settings, each with the rule that replaced the setting."""
 
-# A variable that begins like this and is nearly the name of a setting is a typing error. `DATABASE_URL` and `REDIS_URL`
-# have no such check: other programs have names like them.
+# A variable that has one of these prefixes and nearly the name of a setting is a typing error. Names that are similar
+# to `DATABASE_URL` and `REDIS_URL` are not reported, because other programs use such names.
 UNPREFIXED = ("WORKER_", "GRPC_", "MAX_CONCURRENT_", "RENDERER_")
 NEARLY_EQUAL = 0.94
 
@@ -51,20 +51,20 @@ CATALOGUE: Mapping[str, Setting] = {one.env: one for kind in SECTIONS.values() f
 
 
 class RemovedSetting(UserWarning):
-    """A name is set that no longer has an effect."""
+    """A setting that no longer has an effect is set."""
 
 
 class ShownSetting(Struct, frozen=True):
-    """One effective value, safe to print, and where it came from."""
+    """One effective value, safe to print, and the source of the value."""
 
     env: str
     value: str
     source: str
-    plain: bool | int | float | str  # the value for JSON: numbers and switches as such
+    plain: bool | int | float | str  # the value for JSON: numbers and booleans are not converted to text
 
 
 class LoadedSettings(Struct, frozen=True):
-    """The settings, and for each name its source: `flag`, `env`, the path of the file, or `default`."""
+    """The settings, and the source of each value: `flag`, `env`, the path of the file, or `default`."""
 
     settings: Settings
     sources: Mapping[str, str]
@@ -99,7 +99,8 @@ def load(
     env: Mapping[str, str] | None = None,
     toml_path: Path | None = None,
 ) -> LoadedSettings:
-    """Settings from flags (by setting name; None means not given), the environment and `shoal.toml`."""
+    """Load the settings from flags, the environment and `shoal.toml`. `flags` are values by setting name; None means
+    that the flag is not given."""
     env = os.environ if env is None else env
     path = find_toml(env) if toml_path is None else toml_path
     given = _from_file(path) if path else {}
@@ -117,7 +118,7 @@ def load(
 
 
 def find_toml(env: Mapping[str, str]) -> Path | None:
-    """`$SHOAL_CONFIG`, else `shoal.toml` in the current folder if there is one."""
+    """Return the path in `SHOAL_CONFIG`, else `shoal.toml` if it exists in the current folder, else None."""
     if named := env.get("SHOAL_CONFIG"):
         return Path(named)
     here = Path("shoal.toml")

@@ -6,7 +6,8 @@ from msgspec import Struct
 
 
 class Signal(Struct, frozen=True):
-    """Something that happened. Subclasses carry the facts; `observe` turns them into messages."""
+    """Something that happened. Subclasses have the details as fields; the package `observe` turns them into
+    messages."""
 
 
 Listener = Callable[[Signal], None]

@@ -1,4 +1,4 @@
-"""Texts: shortened, redacted, made safe to show or store, and sentences that are translated later."""
+"""Functions that shorten texts, redact them and make them safe to show or store; and sentences to be translated."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 HIDDEN: Final = "***"
 LONGEST: Final = 4096
-DEEPEST: Final = 100  # levels of a JSON value; orjson writes 254
+DEEPEST: Final = 100  # levels of a JSON value; orjson can serialize 254
 _LONGEST_SECRET: Final = 4400
 _LONGEST_NAME: Final = 100
 
@@ -27,9 +27,9 @@ _QUOTED = r"""(?:"(?:\\.|[^"\\\r\n])*|'(?:\\.|[^'\\\r\n])*|[^\r\n]*)"""
 _PART = r"(?:api[_-]?key|apikey|token|password|passwd|pwd|secret|signature|credentials?)"
 _SECRET_WORDS = rf"(?:[\w-]{{0,40}}{_PART}|sig|key|auth)"
 _SECRET_NAME = re.compile(rf"(?i){_SECRET_WORDS}|(?:proxy-|proxy_)?authorization|(?:set-|set_)?cookies?")
-# The placeholder for user name and password in our own messages.
+# The placeholder `user:password` in messages of Shoal, which is not redacted.
 _EXAMPLE = r"(?!\[?user:password@[^\s@]*(?:\s|$))"
-_SECRETS = (  # texts, which `re` compiles when they are first used: most processes have nothing to redact
+_SECRETS = (  # not compiled here, because most processes have nothing to redact; `re` caches the patterns
     # Headers: alone, in a header dump, or in a printed dictionary.
     (
         rf"""(?i)((?:authorization|(?<![\w-])(?:set-)?cookie|x-api-key)["']?\s{{0,9}}[:=]\s{{0,9}}){_QUOTED}""",
@@ -38,13 +38,13 @@ _SECRETS = (  # texts, which `re` compiles when they are first used: most proces
     (r"(?i)\b(bearer\s{1,9})[\w.~+/=-]{6,}", rf"\g<1>{HIDDEN}"),
     # Our own tokens and webhook secrets, anywhere.
     (r"(shl_|whsec_)[\w+/=-]+", rf"\g<1>{HIDDEN}"),
-    # User name and password in a URL; then passwords that contain / ? or # (a port is not taken for a password).
+    # First: user name and password in a URL. Second: passwords that contain `/`, `?` or `#`; a port is not redacted.
     (rf"""(://){_EXAMPLE}[^\s/?#"'<>\\]*@""", rf"\g<1>{HIDDEN}@"),
     (
         rf"""(://){_EXAMPLE}[^\s/?#@:]{{0,256}}:(?![0-9]{{1,5}}(?:[/?#\s"'<>]|$))[^\s"'<>]{{0,4096}}@""",
         rf"\g<1>{HIDDEN}@",
     ),
-    # name=value in a query, a form or a connection string; and "name": "value".
+    # First: name=value in a query, a form or a connection string. Second: "name": "value".
     (rf"""(?i)(?<![\w-])({_SECRET_WORDS}=)[^\s&#"'<>]+""", rf"\g<1>{HIDDEN}"),
     (
         rf"""(?i)(?<![\w-])({_SECRET_WORDS}["']\s{{0,9}}:\s{{0,9}}){_QUOTED}""",
@@ -54,7 +54,8 @@ _SECRETS = (  # texts, which `re` compiles when they are first used: most proces
 
 
 def nearest(name: str, known: Iterable[str], *, similarity: float = 0.5) -> str | None:
-    """Return the known name most similar to this one; None if difflib's ratio is below `similarity` for all."""
+    """Return the known name that is most similar to this name; None if no name reaches `similarity`, a difflib
+    ratio."""
     from difflib import get_close_matches
 
     if len(name) > _LONGEST_NAME:  # comparing megabytes would take seconds, and none of our names is that long
@@ -80,8 +81,8 @@ def _written_out(match: re.Match[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Replace those characters by JSON escapes in text of several lines, such as JSON lines, so that a terminal shows
-    equivalent JSON. Line ends and tabs are kept."""
+    """Replace the characters that `visible` replaces by JSON escapes. For text of several lines, such as JSON lines: a
+    terminal then shows equivalent JSON. Line ends and tabs are kept."""
     return re.sub(_INVISIBLE_IN_LINES, _as_json, text)
 
 
@@ -102,13 +103,14 @@ def encodable(value: Any) -> Any:
 
 
 def storable(text: str) -> str:
-    """Return the text without NUL, which PostgreSQL rejects, and with lone surrogates, which cannot be encoded,
-    replaced."""
+    """Return a text that can be stored: without NULs, which PostgreSQL rejects, and with a replacement for each lone
+    surrogate, which cannot be encoded."""
     return text if text.isascii() and "\0" not in text else str(encodable(text)).replace("\0", "")
 
 
 def json_of(value: Any, option: int | None = None) -> bytes:
-    """Serialize a value to JSON, whatever its strings contain; `encodable` is applied only if needed."""
+    """Serialize a value to JSON, whatever its strings contain. `encodable` is slow and therefore only applied if
+    needed."""
     try:
         return orjson.dumps(value, option=option)
     except orjson.JSONEncodeError:
@@ -131,7 +133,8 @@ def has_nul(value: Any) -> bool:
 
 
 def is_nested_too_deeply(value: Any) -> bool:
-    """Return whether a JSON value has more than `DEEPEST` levels: what contains it could not be written as JSON."""
+    """Return whether a JSON value has more than `DEEPEST` levels. A document that contains such a value might not be
+    serializable."""
     level = [value]
     for _ in range(DEEPEST):
         containers = [part for part in level if isinstance(part, dict | list)]
@@ -152,7 +155,7 @@ def clean(text: str, longest: int = LONGEST) -> str:
     """Make text safe for a log or a terminal: redacted, visible and bounded."""
     read = (
         4 * longest + _LONGEST_SECRET
-    )  # some more, because redaction may shorten it; not all, because redaction is slow
+    )  # more than `longest`, because redaction may shorten the text; not the whole text, because redaction is slow
     over = len(text) > read
     safe = redact(text[:read])
     if over:  # the cut may have split a secret in two
@@ -193,10 +196,10 @@ class Share(float):
 
 
 class Sentence(Struct, frozen=True):
-    """A text with places such as `{node}`, and the values of these places: texts, counts, shares, durations
-    (`timedelta`), times (`datetime`) or other sentences. `str` returns it in English; the console translates the text
-    and formats the values as its reader does. `other`: the text if the value of `{count}` takes the plural.
-    `is_clause`: it stands inside another sentence, so its first letter is small."""
+    """A text with placeholders such as `{node}`, and their values: texts, counts, shares, durations (`timedelta`),
+    times (`datetime`) or other sentences. `str` returns the sentence in English. The console translates the text and
+    formats the values for the language of its user. `other`: the text if `{count}` requires the plural. `is_clause`:
+    the sentence is part of a larger one, so its first letter is lower-case."""
 
     text: str
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -209,19 +212,19 @@ class Sentence(Struct, frozen=True):
         return self.cased(text.format(**values) if values else text)
 
     def cased(self, text: str) -> str:
-        """Return the text, in whichever language it is, with a small first letter if this is a clause."""
+        """Return the text, which may be translated, with a lower-case first letter if this sentence is a clause."""
         return text[:1].lower() + text[1:] if self.is_clause else text
 
 
 def joined(parts: Iterable[Sentence], separator: str = " ") -> Sentence:
-    """Return sentences, or parts of one, in this order as one."""
+    """Join sentences, or parts of a sentence, to one sentence in this order."""
     values = {f"part{place}": part for place, part in enumerate(parts)}
     return Sentence(separator.join(f"{{{name}}}" for name in values), values)
 
 
 def in_percent(share: float) -> tuple[float, int]:
-    """Return a share in percent, and how many digits of it to show. 100 % and 0 % mean all and none: shares that would
-    be rounded to them are not."""
+    """Return a share in percent, and the number of decimal places to show. Only *all* is shown as 100 %, and only
+    *none* as 0 %; other shares are never rounded to these."""
     if 0.995 <= share < 1:
         return min(99.9, 100 * share), 1
     return (max(0.1, 100 * share), 1) if 0 < share < 0.1 else (100 * share, 0)

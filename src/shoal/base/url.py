@@ -1,7 +1,7 @@
 """Canonical URLs: one text per address, or the reason why a link is refused.
 
-URLs are parsed by ada, as WHATWG specifies. Then the fragment, an empty query, a trailing dot of the host, and
-tracking and session parameters are removed. Scope, traps and IP addresses are checked elsewhere.
+URLs are parsed by the library `ada`, as the WHATWG specifies. Then this module removes the fragment, an empty query, a
+trailing dot of the host, and tracking and session parameters. Scope, traps and IP addresses are checked elsewhere.
 """
 
 import re
@@ -24,7 +24,7 @@ Url = NewType("Url", str)
 
 
 class UrlRefusal(IntEnum):
-    """Why a link is refused; the frontier stores the number."""
+    """The reason why a link is refused. The frontier stores the number."""
 
     INVALID_URL = 1
     SCHEME_NOT_ALLOWED = 2
@@ -103,8 +103,9 @@ def registrable_domain(host: str) -> str:
     return _suffixes().privatesuffix(host) or host
 
 
-# A match proves that the parser would not change a URL: safe characters only, no `;` that may start a session
-# parameter, no `//` that may precede a host. Dot segments, encoded ones and the origin are checked separately.
+# If a URL matches, the parser would not change it: there are only safe characters, no `;` that may start a session
+# parameter, and no `//` that may precede a host. Dot segments (also encoded ones) and the origin are checked
+# separately.
 _PLAIN_URL: Final = re.compile(
     r"(https?://[a-z0-9.\-]++(?::[0-9]++)?)/(?!/)[A-Za-z0-9\-._~!$&'()*+,=@%/]*+"
     r"(\?[A-Za-z0-9\-._~!$&()*+,;=:@/?%]++)?"
@@ -187,7 +188,7 @@ class Canonicalizer:
                     found[place] = self._parse_link(href, base, links)
 
     def _is_canonical(self, text: str) -> bool:
-        """Return whether the text is provably canonical; if not, only the parser can decide."""
+        """Return whether the text is certainly canonical. If False, only the parser can decide."""
         match = _PLAIN_URL.fullmatch(text)
         if match is None or "/." in text or "/%2" in text or len(text) > self.rules.max_length:
             return False
@@ -219,7 +220,7 @@ class Canonicalizer:
         if refusal is not None:
             return refusal
         try:
-            # Keep the `#`: without it the parser would strip a space before the fragment as trailing white space.
+            # Keep the `#`: otherwise the parser would strip a space before the fragment as trailing white space.
             url = normalize_url(text + mark) if base is None else join_url(base, text + mark)
         except ValueError:
             return UrlRefusal.INVALID_URL
@@ -235,12 +236,13 @@ class Canonicalizer:
             return UrlRefusal.CONTROL_CHARACTERS
         if "\\" in text.partition("?")[0]:
             return UrlRefusal.BACKSLASH_IN_URL
-        # The standard would take the first path segment as the host, which is never what `http:///x` means.
+        # The standard would take `x` in `http:///x` as the host, which is never meant.
         malformed = _WITHOUT_HOST.match(text) if base else not _WITH_HOST.match(text)
         return UrlRefusal.INVALID_URL if malformed else None
 
     def _reduce(self, url: str) -> Url | UrlRefusal:
-        """Reduce the standard's form to ours; parse it again after a removal that may have created a dot segment."""
+        """Reduce the URL that the standard defines to the canonical form. Parse the URL again after a removal that may
+        have created a dot segment."""
         head, _, query = url.partition("?")
         slash = head.index("/", 8)
         scheme, _, host = head[:slash].partition("://")
@@ -289,14 +291,14 @@ def _parameters(names: tuple[str, ...], kept: tuple[str, ...], before: str, stop
 
 
 def _any_of(names: tuple[str, ...], rest: str) -> str:
-    """Return a pattern for any of these names; `rest` is the pattern for a final `*`."""
+    """Return a pattern that matches any of these names; `rest` is the pattern that replaces a final `*`."""
     parts = (re.escape(name.lower().removesuffix("*")) + rest * name.endswith("*") for name in names)
     return f"(?:{'|'.join(parts)})" if names else "(?!)"
 
 
 def _as_a_browser_reads(link: str) -> str:
-    """Remove tabs and line ends from a link of a page, and replace backslashes in its path by slashes. URLs given by
-    users and programs are not repaired: there such characters are mistakes, or attempts to hide a host."""
+    """Remove tabs and line ends from a link of a page, and replace backslashes in the link's path by slashes. URLs that
+    users and programs give are not repaired: in them, such characters are mistakes, or attempts to hide a host."""
     link = link.translate(_LINE_BREAKS) if _BROKEN.search(link) else link
     if "\\" not in link or _HIDDEN_HOST.match(link):
         return link
@@ -317,7 +319,7 @@ class _Start:
         self.above = _above(self.folder, host_origin)
 
     def glue(self, href: str) -> str:
-        """Return the absolute URL of a plain link; for any other link, a text that is not a canonical URL."""
+        """Return the absolute URL of a plain link. For any other link, return a text that is not a canonical URL."""
         first = href[:1]
         if first == "/":
             text = self.host_origin + href if href[1:2] != "/" else ""
@@ -361,7 +363,7 @@ def _host_refusal(host: str) -> UrlRefusal | None:
         return UrlRefusal.INVALID_URL
     if len(name) > _HOST_LIMIT or len(max(labels, key=len)) > _LABEL_LIMIT:
         return UrlRefusal.HOST_TOO_LONG
-    # The parser accepts any ASCII name; a label that decodes to itself is not valid punycode.
+    # The parser accepts any ASCII name. If the decoder returns a label unchanged, the label is not valid punycode.
     if any(label.startswith("xn--") and idna.decode(label) == label for label in labels):
         return UrlRefusal.INVALID_URL
     return None

@@ -29,7 +29,7 @@ from shoal.queue.reasons import reason_text
 
 C = TypeVar("C", bound=Callable[..., Any])
 Download = Callable[[FormatName], Awaitable[bytes]]
-"""Returns the report in a format."""
+"""A function that takes the name of a format and returns the report in that format."""
 
 FLAGS: Final[Mapping[FormatName, tuple[str, str]]] = {
     "html": ("--html", "Write a report as one HTML file that opens offline."),
@@ -41,7 +41,7 @@ FLAGS: Final[Mapping[FormatName, tuple[str, str]]] = {
 
 
 class ReportFiles:
-    """The files that a command writes."""
+    """The report files that a command writes, by format."""
 
     def __init__(self, names: Mapping[FormatName, str | None]) -> None:
         wanted = {format_name: name for format_name, name in names.items() if name is not None}
@@ -59,7 +59,7 @@ class ReportFiles:
         return bool(self._files)
 
     def check(self) -> None:
-        """Raise if a file cannot be written, before any work is done."""
+        """Raise an error if a file cannot be written. Call this before any work is done."""
         for format_name, file in self._files.items():
             with _named_by_its_flag(format_name):
                 file.check()
@@ -86,7 +86,7 @@ def _named_by_its_flag(format_name: FormatName) -> Iterator[None]:
 
 
 def report_flags(command: C) -> C:
-    """Add the flags that name files to a command, which gets them as `reports`."""
+    """Add the flags that name report files to a command. The command gets the files as the argument `reports`."""
 
     @wraps(command)
     def with_files(*args: Any, **given: Any) -> Any:

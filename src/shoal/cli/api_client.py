@@ -1,5 +1,5 @@
-"""The REST client of the management commands. It calls a server, or the same application in this process on the store,
-so REST can do whatever a command can."""
+"""The REST client of the management commands. It calls a server, or it runs the same application in this process,
+directly on the store. So the REST API can do everything that a command can."""
 
 import asyncio
 import re
@@ -35,18 +35,18 @@ JSON = "application/json"
 
 
 class Send(Protocol):
-    """Sends method, target and body; returns status and body."""
+    """A function that sends a request (method, target, body) and returns the response (status, body)."""
 
     async def __call__(self, method: str, target: str, body: bytes, kind: str = JSON) -> tuple[int, bytes]: ...
 
 
 PAGE = 200  # items per page of a list
 TIMEOUT = timedelta(seconds=60)
-FILE_TIMEOUT = timedelta(minutes=10)  # long: after a timeout, nobody knows whether the file was accepted
+FILE_TIMEOUT = timedelta(minutes=10)  # long: after a timeout the client does not know whether the file was accepted
 LARGEST_ANSWER = 256_000_000
 MOST_SEARCHED = 5_000  # items of a list among which an abbreviated id is looked up
 LAST = "last"
-OLDEST_FIRST = "policy"  # its list; the others begin with the newest
+OLDEST_FIRST = "policy"  # the list of policies begins with the oldest, all other lists with the newest
 SEARCHED = {  # kinds whose ids can be abbreviated, and their lists
     "analysis": "/api/v1/analyses",
     "crawl": "/api/v1/crawls",
@@ -87,11 +87,12 @@ class ApiTarget:
         return load(flags | {"SHOAL_TOKEN": self.token, "SHOAL_TOKEN_FILE": self.token_file}).settings
 
     def is_remote(self, settings: Settings) -> bool:
-        """Return whether to call a server; a store named by a flag takes precedence."""
+        """Return whether to call a server. If a flag names a store, the store takes precedence."""
         return bool(settings.client.server) and self.store is None
 
     def command(self, *words: str) -> str:
-        """Return a command line on the same store or server, for advice. It has no token: that is a secret."""
+        """Return a command line for the same store or server, to show to the user. It lacks the token, which is
+        secret."""
         flags = {"--store": self.store, "--server": self.server, "--token-file": self.token_file}
         return shlex.join(
             ["shoal", *words, *(word for flag, value in flags.items() if value for word in (flag, value))]
@@ -99,8 +100,8 @@ class ApiTarget:
 
 
 def settings_of_store(store: str | None, what: str) -> Settings:
-    """Return the settings for a command that only works on a store. Raise if SHOAL_SERVER is set and no store is named:
-    the default store is then not the one that is meant."""
+    """Return the settings for a command that only works on a store. Raise `UsageError` if SHOAL_SERVER is set and no
+    store is named, because the user then does not mean the default store."""
     loaded = load({"DATABASE_URL": store})
     if loaded.settings.client.server and loaded.sources["DATABASE_URL"] == "default":
         fix = "choose the store with --store or DATABASE_URL, or unset SHOAL_SERVER"
@@ -116,7 +117,7 @@ store_option = click.option(
 
 
 def with_server(command: C) -> C:
-    """Add the flags that select a server to a command, which gets them as `target`."""
+    """Add the flags that select a server to a command. The command gets their values as the argument `target`."""
 
     @click.option("--server", metavar="URL", help="Use this controller; overrides SHOAL_SERVER.")
     @click.option("--token", metavar="TOKEN", help="API token for the controller; overrides SHOAL_TOKEN.")
@@ -130,20 +131,20 @@ def with_server(command: C) -> C:
 
 
 def with_api_target(command: C) -> C:
-    """Add the flags that select a store or server to a command, which gets them as `target`."""
+    """Add the flags that select a store or a server. The command gets their values as the argument `target`."""
     about = "Use this store instead of a controller; overrides DATABASE_URL."
     return with_server(click.option("--store", metavar="URL", help=about)(command))
 
 
 class ApiClient:
-    """The REST API for commands; problem documents are raised as the errors they describe. A request for an object that
-    does not exist is repeated if its id is `last`, or the beginning of just one id."""
+    """The REST API for commands. Problem documents are raised as the errors that they describe. If an id does not exist
+    but is `last`, or the beginning of exactly one id, the request is repeated with the id that is meant."""
 
     def __init__(self, send: Send, place: str) -> None:
-        """`place`: the server or the store, for errors."""
+        """`place`: the name of the server or the store in error messages."""
         self._send = send
         self.place = place
-        self._whole_ids: dict[str, str] = {}  # by their abbreviation in a path or query, quoted
+        self._whole_ids: dict[str, str] = {}  # whole ids by abbreviation; both are quoted as in a path or a query
 
     async def get(self, path: str, **query: Any) -> Any:
         given = [(name, value) for name, value in query.items() if value is not None]
@@ -183,7 +184,7 @@ class ApiClient:
         while len(items) < limit:
             page = await self.get(path, limit=min(PAGE, limit - len(items)), cursor=cursor, **query)
             items += page["items"]
-            is_over = page["next"] in (None, cursor)  # the same cursor: more may follow later
+            is_over = page["next"] in (None, cursor)  # an unchanged cursor means that more items may follow later
             cursor = page["next"]
             if is_over:
                 break
@@ -202,7 +203,7 @@ class ApiClient:
         return "".join([self._whole_ids.get(part, part) for part in parts])
 
     async def _learn_id(self, error: NotFound) -> None:
-        """Learn the id that stands for one that does not exist; raise the error if there is none."""
+        """Find the id that an abbreviation means, and store it in `_whole_ids`. Raise `error` if no id is meant."""
         kind, text = str(error.facts.get("kind")), str(error.facts.get("id"))
         if kind not in SEARCHED or quote(text, safe="") in self._whole_ids:
             raise error
@@ -211,8 +212,9 @@ class ApiClient:
         self._whole_ids[quote(text, safe="")] = quote(found, safe="")
 
     async def _whole_id(self, kind: str, text: str) -> str:
-        """Return the id for a text that is none: `last` is the newest, and the beginning of an id is enough if no other
-        one has it. The text itself if there is none; raise if several have it."""
+        """Return the id that an abbreviation means: `last` means the newest id, and the beginning of exactly one id
+        means that id. Return the text unchanged if no id is meant. Raise `UsageError` if several ids begin with the
+        text."""
         is_first = text == LAST and kind != OLDEST_FIRST
         items, more = await self.list(SEARCHED[kind], 1 if is_first else MOST_SEARCHED)
         ids = [str(item["id"]) for item in items]
@@ -226,7 +228,7 @@ class ApiClient:
 
 
 def _decode(method: str, status: int, answer: bytes) -> Any:
-    """Parse a response; raise the error it describes."""
+    """Parse a response. If it describes an error, raise the error."""
     try:
         decoded = orjson.loads(answer) if answer else None
     except orjson.JSONDecodeError:
@@ -239,7 +241,7 @@ def _decode(method: str, status: int, answer: bytes) -> Any:
 
 
 def at(path: str, *parts: str) -> str:
-    """Return the path with its braces filled in; raise for parts that would change the path."""
+    """Return the path with its braces filled in. Raise an error for parts that would change the path."""
     for part in parts:
         if part in ("", ".", "..") or "/" in part:
             raise UsageError(f'"{part}" is not an id', "use an id that `ls` shows")
@@ -247,7 +249,7 @@ def at(path: str, *parts: str) -> str:
 
 
 def run_on(target: ApiTarget, work: Callable[[ApiClient], Awaitable[T]], *, existing: bool = True) -> T:
-    """Run `work` on the store or server that flags and settings select. Without a server the store must exist, unless
+    """Run `work` on the store or server that flags and settings select. If they select a store, it must exist unless
     `existing` is False."""
 
     async def run() -> T:
@@ -267,7 +269,7 @@ def run_on(target: ApiTarget, work: Callable[[ApiClient], Awaitable[T]], *, exis
 
 @asynccontextmanager
 async def _inside(settings: Settings, existing: bool) -> AsyncIterator[ApiClient]:
-    """Open the application in this process, on the store; the caller is the local user."""
+    """Open the application in this process, on the store. Requests act as the local user."""
     from shoal.access.token import local_caller
     from shoal.app import opened
     from shoal.process.lifetime import quiet
@@ -326,7 +328,8 @@ async def _call(application: Any, method: str, target: str, body: bytes, kind: s
 
 @asynccontextmanager
 async def _remote(settings: ClientSettings) -> AsyncIterator[ApiClient]:
-    """Open a controller, through the egress module; any address is allowed, since the operator named it."""
+    """Open a connection to a controller, through the egress module. Any address is allowed, because the operator chose
+    it."""
     from shoal.base.url import UrlRefusal, canonical
     from shoal.egress import AddressRule, Egress, Failure, Limits, Request, endpoint
 

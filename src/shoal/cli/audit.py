@@ -53,12 +53,12 @@ from shoal.serve.resources.analysis import AnalysisDetail
 from shoal.work.leases import LeaseRenewer, holder_name
 
 COLUMNS = ["severity", "code", "count", "example", "fix"]
-LONGEST_EXAMPLE = 80  # characters, so that one long URL does not push the fixes away
+LONGEST_EXAMPLE = 80  # characters, so that a long URL does not move the column of fixes out of sight
 
 
 def print_summary(report: Report, store: str | None, earlier: str | None = None) -> None:
-    """Print the findings to stdout, most serious first, and the rest to stderr. `earlier`: the crawl to compare
-    with."""
+    """Print the findings to stdout, most serious first, and everything else to stderr. `earlier`: the crawl with which
+    to compare."""
     rows = []
     for count in report.codes:
         first = next(iter(report.examples.get(count.code, ())), None)
@@ -67,7 +67,9 @@ def print_summary(report: Report, store: str | None, earlier: str | None = None)
     if rows:
         print_table(COLUMNS, rows)
     missing = [*report.failed_analyzers, *report.skipped_analyzers]
-    nothing = f"Nothing was found on {plural(report.pages, 'page')}." if not missing else "The others found nothing."
+    nothing = (
+        f"Nothing was found on {plural(report.pages, 'page')}." if not missing else "The other analyzers found nothing."
+    )
     for line in missing_analyzers(report):
         note(line)
     note(f"{counted(report)}." if rows else nothing)
@@ -86,7 +88,8 @@ def print_summary(report: Report, store: str | None, earlier: str | None = None)
 
 
 def missing_analyzers(report: Report) -> list[str]:
-    """Return which analyzers failed or were skipped, and why; those with the same reason in one line."""
+    """Return lines about the analyzers that failed or were skipped, with the reasons. Analyzers that were skipped for
+    the same reason share a line."""
     lines = [
         f"{'Optional analyzer' if one.optional else 'Analyzer'} {one.analyzer} failed: {visible(one.error or '')}"
         for one in report.failed_analyzers
@@ -98,7 +101,7 @@ def missing_analyzers(report: Report) -> list[str]:
 
 
 def next_steps(report: Report, store: str | None, earlier: str | None) -> list[str]:
-    """Return what to do next: look at the findings, then keep them from coming back."""
+    """Return advice for the user: how to look at the findings, and then how to prevent new ones."""
     analysis = report.analysis
     where = ["--store", store] if store else []
     steps = []
@@ -124,14 +127,14 @@ _EXAMPLE: Final = "write it as github:owner/name@SHA, or use `ci` within a CI jo
 
 @dataclass(frozen=True, slots=True)
 class CiCommit:
-    """A commit, and the settings that the CI job has for its forge."""
+    """A commit, and the settings for its forge that were found in the CI job."""
 
     commit: ForgeCommit
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_commit(text: str, context: str | None, env: Mapping[str, str]) -> CiCommit:
-    """Return the commit that the flags name. `context`: the name of the status."""
+    """Return the commit that the flags name. `context`: the name of the commit status."""
     if text == "ci":
         found = _from_ci(env, context or CONTEXT)
         if found is None:
@@ -178,12 +181,12 @@ def _from_ci(env: Mapping[str, str], context: str) -> CiCommit | None:
 
 
 def _given(env: Mapping[str, str], **names: str) -> dict[str, str]:
-    """Return settings from variables of the CI job; settings that are set explicitly take precedence."""
+    """Return settings from variables of the CI job. Settings that the user set explicitly take precedence."""
     return {name: env[other] for name, other in names.items() if env.get(other) and not env.get(name)}
 
 
 def _head_of_pull_request(env: Mapping[str, str]) -> str | None:
-    """Return the last commit of a pull request: `GITHUB_SHA` is a merge commit that nobody looks at."""
+    """Return the last commit of a pull request. `GITHUB_SHA` is a merge commit, where nobody would see the status."""
     try:
         event = json.loads(Path(env["GITHUB_EVENT_PATH"]).read_text("utf-8"))
         sha = event["pull_request"]["head"]["sha"]
@@ -196,15 +199,15 @@ RETRY_POLL_SECONDS: Final = 0.1
 
 
 async def analyze_locally(app: App, crawl_id: str, options: AnalysisOptions, baseline: str | None = None) -> Analysis:
-    """Analyze a crawl that has ended and return the analysis as it is stored. If analyzers fail, they are tried again,
-    as on a worker; any other error is raised after it was recorded."""
-    lane = local_lane(new_id("anl"))  # not the crawl's: a process that died may have left a job there
+    """Analyze a crawl that has ended and return the stored analysis. Failed analyzers are tried again, as on a worker.
+    Any other error is stored with the analysis and then raised."""
+    lane = local_lane(new_id("anl"))  # not in the lane of the crawl, where a process that died may have left a job
     analysis = await app.audit.analyses.submit(crawl_id, options, baseline, lane=lane)
     while analysis.state not in TERMINAL:
         if leases := await app.queue.lease(holder_name(), [KIND], [lane], 1):
             await _attempt(app, leases[0])
         else:
-            await app.clock.sleep(RETRY_POLL_SECONDS)  # until its back-off is over
+            await app.clock.sleep(RETRY_POLL_SECONDS)  # wait for the end of the job's back-off
         analysis = await app.audit.analyses.get(analysis.id)
     return analysis
 
@@ -215,7 +218,7 @@ async def _attempt(app: App, lease: Lease) -> None:
         try:
             await run.run()
         except Exception as error:
-            lease.max_attempts = lease.attempts + 1  # nobody would try it again
+            lease.max_attempts = lease.attempts + 1  # no worker would try the job again
             await app.queue.fail(lease, f"{type(error).__name__}: {error}")
             raise
 
@@ -288,7 +291,7 @@ def audit(
 
 @dataclass(frozen=True, slots=True)
 class AuditOutput:
-    """The files and the output of the command. `again`: the flags to resume it with."""
+    """The files and the output of the command. `again`: the flags that a command to resume the audit needs."""
 
     reports: ReportFiles
     annotations: bool
@@ -324,8 +327,8 @@ async def _audit(
 
 
 def _is_printed(signal: Signal) -> bool:
-    """Return whether the summary says this, too. The first failure of an analyzer is logged: the next attempt may
-    succeed."""
+    """Return whether the summary also prints this message. The first failure of an analyzer is logged only, because the
+    next attempt may succeed."""
     match signal:
         case AnalysisAttempted() | AnalysisMoved():
             return True
@@ -339,8 +342,8 @@ def _is_printed(signal: Signal) -> bool:
 
 @asynccontextmanager
 async def _publishing(app: App) -> AsyncIterator[None]:
-    """Publish commit statuses as soon as they change. At the end the last status is tried a few times; if that fails, a
-    controller on the same store retries it."""
+    """Publish commit statuses as soon as they change. At the end, the last status is sent up to a few times. If that
+    fails, a controller on the same store retries it."""
     publisher = app.audit.status_publisher
     wanted: set[str] = set()
     sending: list[asyncio.Task[PassResult]] = []

@@ -47,7 +47,7 @@ def bot(
     context: click.Context, target: ApiTarget, name: str | None, concurrency: int, capabilities: tuple[str, ...]
 ) -> None:
     """Pull page jobs from a server, fetch the pages and push the results. The API token needs the scope bot. SIGTERM
-    finishes the jobs in progress and exits; a second one exits immediately."""
+    finishes the jobs in progress and exits; a second SIGTERM exits immediately."""
     if context.invoked_subcommand is not None:
         context.obj = target
         return
@@ -70,7 +70,7 @@ def bot(
 def verify(context: click.Context, target: ApiTarget, capability: str, as_json: bool) -> int:
     """Check that a server implements the bot API correctly. It pulls three waiting jobs and reports them as failed, so
     run it against a test server, or with a capability whose jobs may fail."""
-    before: ApiTarget = context.obj  # the flags may stand before `verify`, too
+    before: ApiTarget = context.obj  # the flags may also be given before the word `verify`
     flags = {name: getattr(target, name) or getattr(before, name) for name in ("server", "token", "token_file")}
     with _login_explained():
         checks = asyncio.run(_verify(ApiTarget(**flags).settings(), capability))

@@ -1,4 +1,4 @@
-"""`shoal completion`: completion scripts for shells, and what they complete: commands, options, choices and ids."""
+"""`shoal completion`: completion scripts for shells. They complete commands, options, choices and ids."""
 
 import os
 import signal
@@ -12,9 +12,9 @@ from shoal.cli.api_client import ApiTarget, run_on
 from shoal.cli.root import Command
 
 C = TypeVar("C", bound=Callable[..., Any])
-VARIABLE = "_SHOAL_COMPLETE"  # set by the scripts: `bash_complete` and so on
+VARIABLE = "_SHOAL_COMPLETE"  # the scripts set this variable to `bash_complete`, `zsh_complete` or `fish_complete`
 LIMIT_SECONDS = 2
-MOST = 200  # ids
+MOST = 200  # maximum number of ids to complete from
 LISTS: Mapping[str, str] = {
     "analysis_id": "/api/v1/analyses",
     "crawl_id": "/api/v1/crawls",
@@ -26,7 +26,7 @@ LISTS: Mapping[str, str] = {
     "token_id": "/api/v1/tokens",
     "webhook_id": "/api/v1/webhooks",
 }
-"""The list that has the ids of a parameter; those of any other parameter are of crawls."""
+"""By parameter name: the list that contains its ids. All other parameters are ids of crawls."""
 
 
 def id_argument(name: str, metavar: str = "ID", *, required: bool = True) -> Callable[[C], C]:
@@ -35,7 +35,7 @@ def id_argument(name: str, metavar: str = "ID", *, required: bool = True) -> Cal
 
 
 def complete_id(context: click.Context, param: click.Parameter, written: str) -> list[CompletionItem[str]]:
-    """Return the newest ids that begin with what is written, from the store or server that the command line names."""
+    """Return the newest ids that begin with the written text, from the store or server that the command line names."""
     target = ApiTarget(*(context.params.get(flag) for flag in ("store", "server", "token", "token_file")))
     path = LISTS.get(param.name or "", LISTS["crawl_id"])
     items, _ = run_on(target, lambda api: api.list(path, MOST))
@@ -44,7 +44,7 @@ def complete_id(context: click.Context, param: click.Parameter, written: str) ->
 
 
 class _OrFiles(ShellComplete):
-    """Completes file names wherever it knows nothing better, as shells do by default."""
+    """Completes file names where there is nothing else to complete, as shells do by default."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[Any]]:
         return super().get_completions(args, incomplete) or [CompletionItem(incomplete, type="file")]
@@ -52,7 +52,7 @@ class _OrFiles(ShellComplete):
 
 class Bash(_OrFiles, BashComplete):
     def source(self) -> str:
-        return ShellComplete.source(self)  # BashComplete starts bash to look at its version
+        return ShellComplete.source(self)  # `BashComplete.source` would start bash to check its version
 
 
 class Zsh(_OrFiles, ZshComplete):
@@ -78,14 +78,14 @@ def completion(shell: str) -> None:
 
 
 def complete(instruction: str) -> None:
-    """Print the completions that the script of a shell asks for; nothing if there are none, on any error, and when the
-    time is up."""
+    """Print the completions that the script of a shell requests. Print nothing if there are none, on any error, and
+    after `LIMIT_SECONDS`."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
     signal.alarm(LIMIT_SECONDS)
     try:
         print(_shell(instruction.partition("_")[0]).complete(), flush=True)
-    except Exception:  # whatever it is, it must not appear in the line that somebody is typing
+    except Exception:  # no error may appear in the line that the user is typing
         return
     finally:
         signal.alarm(0)

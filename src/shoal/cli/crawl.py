@@ -58,7 +58,7 @@ from shoal.process.crawl_request import CrawlRequest, read_config, read_id
 from shoal.process.lifetime import StallWatch, quiet, reduce_collections
 from shoal.process.local_crawl import LocalCrawl
 
-SummaryForm = Literal["rows", "json", "aside"]  # aside: rows on stderr, because stdout gets another result
+SummaryForm = Literal["rows", "json", "aside"]  # `aside`: rows on stderr, because stdout gets a different result
 quiet_option = click.option(
     "-q", "--quiet", is_flag=True, help="Show no progress, only warnings, errors and the result."
 )
@@ -110,7 +110,7 @@ def crawl(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Crawl a site in this process. Ctrl-C pauses the crawl and shows how to resume it; a second one exits
+    """Crawl a site in this process. Ctrl-C pauses the crawl and shows how to resume it; a second Ctrl-C exits
     immediately."""
     outputs, chosen = Outputs(output, links), (read_fields(fields), explode)
     given = given_values(options)
@@ -121,7 +121,7 @@ def crawl(
     request = crawl_request(Seeds(urls, seeds_file), crawl_id, resume, given)
     reduce_collections()
     flags = {"DATABASE_URL": store, "SHOAL_SCREENSHOTS": screenshots and str(Path(screenshots).absolute())}
-    if request.config is not None:  # before anything is stored
+    if request.config is not None:  # check before anything is stored
         outputs.fit(table_of(request.config, *chosen))
     again = [("--output", name) for name in output] + [("--links", name) for name in links]
     again += [(flag, value) for flag, value in (("--fields", fields), ("--explode", explode)) if value is not None]
@@ -130,7 +130,7 @@ def crawl(
 
 
 def crawl_request(seeds: Seeds, crawl_id: str | None, resume: str | None, given: dict[str, Any]) -> CrawlRequest:
-    """Read what to crawl, or which crawl to resume and what to change of it."""
+    """Read the flags: seeds and options of a new crawl, or the crawl to resume and the options to change."""
     if not seeds and resume is None:
         raise UsageError("No URL given", "give at least one URL, --seeds FILE or --resume ID")
     if seeds and resume is not None:
@@ -151,14 +151,14 @@ def crawl_request(seeds: Seeds, crawl_id: str | None, resume: str | None, given:
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """What the user sees: the form of the summary, and whether progress is shown."""
+    """Settings of the display: the form of the summary, and whether progress is shown."""
 
     summary_form: SummaryForm = "rows"
     quiet: bool = False
 
 
 def table_of(config: CrawlConfig, fields: Sequence[str] | None, explode: str | None) -> PageTable:
-    """Return what files have of each page of a crawl."""
+    """Return the columns and rows that output files have for each page of a crawl."""
     return PageTable(fields, explode, rules=config.rules, is_open=bool(config.hooks))
 
 
@@ -170,7 +170,7 @@ async def _crawl(
     again: Sequence[str],
     display: Display,
 ) -> int:
-    """Run or resume a crawl. `again`: the flags of its outputs, for the command that resumes it."""
+    """Run or resume a crawl. `again`: the output flags, to be repeated in the command that resumes the crawl."""
     settings = load(flags).settings
     if request.config is not None:
         outputs.check(may_overwrite())
@@ -209,7 +209,7 @@ MOST_NAMED = 3
 
 
 class RenderingTally:
-    """Counts the pages that may lack what a browser should have added, and keeps the first URLs of each kind."""
+    """Counts the pages that may lack content that only a browser adds, and keeps the first URLs of each kind."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -224,7 +224,7 @@ class RenderingTally:
                         self._first[name].append(shorten(page.url, 200))
 
     def told(self, *, is_rendering: bool) -> dict[str, int]:
-        """Print what was counted, with the flag that a crawl without rendering needs; return the counts for the
+        """Print the counts, and for a crawl without rendering the flag that turns it on. Return the counts for the
         summary."""
         fix = "" if is_rendering else "; crawl with --render auto"
         for name, count in self._counts.items():
@@ -252,7 +252,7 @@ class CrawlCommand:
         self._how_to_go_on = how_to_go_on
         self._target = target
         self._display = display
-        self._to_stdout = display.summary_form != "aside" and not outputs.to_stdout  # where the summary goes
+        self._to_stdout = display.summary_form != "aside" and not outputs.to_stdout  # for the summary
         self._screen: Screen | None = None
         self._local_crawl: LocalCrawl | None = None
         self._main = asyncio.current_task()
@@ -262,7 +262,7 @@ class CrawlCommand:
         self._rendering = RenderingTally()
 
     async def run(self) -> int:
-        """Run the crawl and print its summary. Return the exit code, or raise the error that stands for it."""
+        """Run the crawl and print its summary. Return the exit code, or raise the error that determines it."""
         on_stop(self._interrupt)
         try:
             await self._walk()
@@ -281,7 +281,8 @@ class CrawlCommand:
         return exit_code_of(await self._tell(), self._how_to_go_on)
 
     def _called(self, field: str) -> str:
-        """Return the flag of a field of the crawl. Who resumes it may not know its seeds: they are named."""
+        """Return the flag for a field of the crawl. Seeds are shown as URLs, because a user who resumes the crawl has
+        not given them."""
         seeds = {f"seeds[{place}]": seed for place, seed in enumerate(self._crawl.config.seeds)}
         return f"Seed {redact_url(seeds[field])}" if field in seeds else flag_of(field)
 
@@ -327,7 +328,7 @@ class CrawlCommand:
         self._interrupts += 1
         if self._interrupts > 1:
             self._end_at_once()
-        if self._local_crawl is None:  # the crawl is not leased yet: nothing to pause
+        if self._local_crawl is None:  # the crawl is not leased yet, so there is nothing to pause
             assert self._main is not None
             self._main.cancel()
         elif self._pausing is None:
@@ -350,7 +351,7 @@ class CrawlCommand:
     async def _tell(self, left_for: str | None = None) -> CrawlStatus:
         status = await self._app.crawls.get(self._crawl.id)
         if left_for is not None and status.crawl.state in WALKED:
-            # The store could not be updated: the crawl has no walker any more, and can be resumed immediately.
+            # The store could not be updated. But the crawl has no walker any more, so it can be resumed immediately.
             status = replace(status, crawl=replace(status.crawl, state=CrawlState.PAUSED, state_reason=left_for))
         totals = summary(status, self._app.clock.monotonic() - self._began, self._target)
         totals |= self._rendering.told(is_rendering=self._crawl.config.render != "never")
@@ -362,7 +363,8 @@ class CrawlCommand:
         return status
 
     async def _print_interrupted(self, why: str) -> None:
-        """Print the summary of an interrupted crawl, as far as possible; the error itself gives the reason."""
+        """Print the summary of an interrupted crawl if the store can be read. The caller's error message has the
+        reason."""
         try:
             await self._tell(left_for=why)
         except (ShoalError, OSError):

@@ -101,9 +101,9 @@ def add(
 
 
 async def _created(api: ApiClient, body: dict[str, Any], seeds: Seeds, *, hold: bool) -> dict[str, Any]:
-    """Create a crawl, and add the seeds that do not fit into the request before it starts."""
+    """Create a crawl. Seeds that do not fit into the first request are added before the crawl starts."""
     if "recrawl_of" in body:
-        with suppress(NotFound):  # the server says what is wrong with it
+        with suppress(NotFound):  # the error response of the server tells what is wrong
             body["recrawl_of"] = (await api.get(at(CRAWL, body["recrawl_of"])))["id"]
     crawl: dict[str, Any] = await api.post(CRAWLS, body)
     if not seeds.has_more:
@@ -115,7 +115,7 @@ async def _created(api: ApiClient, body: dict[str, Any], seeds: Seeds, *, hold: 
             crawl = await api.post(f"{path}/seeds", {"seeds": [seed.url for seed in batch]})
         return crawl if hold else await api.post(f"{path}/start")
     except BaseException:
-        await api.post(f"{path}/stop")  # some of its seeds are missing
+        await api.post(f"{path}/stop")  # stop the crawl, because some of its seeds are missing
         raise
 
 
@@ -208,7 +208,7 @@ def stop(crawl_id: str, force: bool, target: ApiTarget, as_json: bool) -> None:
 @click.option("--all", "every", is_flag=True, help="Retry all failed URLs.")
 @api_options
 def retry(crawl_id: str, every: bool, target: ApiTarget, as_json: bool, **which: Any) -> None:
-    """Retry failed URLs of a crawl. Without an option: resume a crawl that failed."""
+    """Retry failed URLs of a crawl. Without an option, resume a crawl that failed."""
     given = {name: value for name, value in which.items() if value}
     if not given and not every:
         _move(target, crawl_id, "retry", as_json)
@@ -238,8 +238,8 @@ def set_options(crawl_id: str, target: ApiTarget, as_json: bool, **options: Any)
 @click.argument("pattern", metavar="PATTERN")
 @api_options
 def release(crawl_id: str, pattern: str, target: ApiTarget, as_json: bool) -> None:
-    """Release a URL pattern from quarantine. Its URLs are crawled, and it is not quarantined again. A completed crawl
-    is queued again for them."""
+    """Release a URL pattern from quarantine. Its URLs are crawled, and the pattern is not quarantined again. If the
+    crawl has completed, it is queued again to fetch these URLs."""
 
     async def release_it(api: ApiClient) -> tuple[dict[str, Any], str]:
         released = await api.post(at(f"{CRAWL}/release", crawl_id), {"pattern": pattern})
@@ -263,10 +263,10 @@ def rm(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Remove a crawl that has ended. Its pages, URLs and stored bodies are removed with it."""
 
     async def remove(api: ApiClient) -> None:
-        """Repeat the request while the removal continues."""
+        """Repeat the request until everything is removed."""
         path = at(CRAWL, crawl_id)
         removing = await api.delete(path)
-        with suppress(NotFound):  # it was removed between two requests
+        with suppress(NotFound):  # the crawl was removed between two requests
             while removing is not None:
                 note(f"{crawl_id} is being removed: {plural(removing['removed'], 'row')} so far.")
                 removing = await api.delete(path)

@@ -70,8 +70,8 @@ TITLES = {
 )
 @api_options
 def diff(before: str, after: str, output: Sequence[str], limit: int, target: ApiTarget, as_json: bool) -> None:
-    """Compare two crawls of a site. Shows pages added, removed and changed by field, and findings that are new, fixed
-    or still open."""
+    """Compare two crawls of a site. Shows which pages were added, removed or changed (by field), and which findings are
+    new, fixed or still open."""
     files = {name: (_format_of(name), PartFile(name)) for name in output}
     for _, file in files.values():
         file.check()
@@ -107,7 +107,7 @@ def _format_of(name: str) -> RowFormatName:
 
 
 async def _write(settings: Settings, before: str, after: str, format_name: RowFormatName, file: PartFile) -> None:
-    """Write the rows while they are computed."""
+    """Write rows to the files as soon as they are computed."""
     async with opened(settings, quiet(settings), existing=True) as app:
         compared = await app.audit.diffs.open(before, after)
         file.begin()
@@ -139,7 +139,7 @@ def _print(found: dict[str, Any]) -> None:
     if findings is None:
         note("Findings are not compared, because at least one of the crawls was not analyzed.")
     elif any(not code["complete"] for code in findings["codes"]):
-        note("For codes with very many findings, only the stored ones are compared.")
+        note("For codes with very many findings, only the stored findings are compared.")
 
 
 def _row(one: dict[str, Any]) -> list[object]:
@@ -150,7 +150,7 @@ def _row(one: dict[str, Any]) -> list[object]:
 
 STANDARD = "-"
 NEXT = {CrawlState.PAUSED: "resume", CrawlState.PENDING: "start", CrawlState.FAILED: "retry"}
-"""The command that continues a loaded crawl, by its state; crawls in other states have ended."""
+"""By state of a loaded crawl: the command that continues it. Crawls in other states have ended."""
 
 
 @click.command(cls=Command, epilog="Example: shoal crawls dump ID --output crawl.jsonl.gz")
@@ -160,18 +160,18 @@ NEXT = {CrawlState.PAUSED: "resume", CrawlState.PENDING: "start", CrawlState.FAI
     default=STANDARD,
     show_default=True,
     metavar="FILE",
-    help="Write to this file, with gzip if it ends in .gz; - is stdout. Only you can read the file.",
+    help="Write the dump to this file, which only you can read. A name that ends in .gz selects gzip; - is stdout.",
 )
 @click.option(
     "--with-secrets",
     is_flag=True,
-    help="Include header values, cookies and proxy passwords. Required to continue a crawl that uses any.",
+    help="Include header values, cookies and proxy passwords. Without them, a crawl that uses any cannot continue.",
 )
 @store_option
 @json_option
 def dump(crawl_id: str, output: str, with_secrets: bool, store: str | None, as_json: bool) -> None:
-    """Dump a crawl, to load it into another store. Writes its options, frontier and pages as JSON lines, without
-    stored bodies, logs and analyses. The crawl must be paused or have ended."""
+    """Dump a crawl, to load it into a different store. The dump has the options, the frontier and the pages of the
+    crawl as JSON lines, but no stored bodies, logs and analyses. The crawl must be paused or have ended."""
     from shoal.crawl.dump import DumpFile, DumpToStdout
 
     settings = settings_of_store(store, "shoal crawls dump")
@@ -190,7 +190,7 @@ async def _dump(settings: Settings, crawl_id: str, file: "DumpFile | DumpToStdou
         try:
             async for line in app.crawl_dump.dump(await app.crawls.whole_id(crawl_id), secrets=with_secrets):
                 if not lines:
-                    file.open()  # a crawl that cannot be dumped leaves no file
+                    file.open()  # check first, so that no file is created if the crawl cannot be dumped
                 file.write(line)
                 lines += 1
             file.complete()
@@ -238,7 +238,7 @@ PAGES_AT_ONCE = 500
 
 
 async def write_pages(app: App, crawl: Crawl, outputs: Outputs, wanted: Callable[[Page], bool]) -> int:
-    """Write the wanted pages; return how many. Of a crawl that is still running, write the pages stored so far."""
+    """Write the wanted pages and return their number. If the crawl is running, these are the pages stored so far."""
     await outputs.open(crawl.id, app.clock.micros(), Limits.of(app.settings.egress))
     written = 0
     try:
@@ -253,7 +253,8 @@ async def write_pages(app: App, crawl: Crawl, outputs: Outputs, wanted: Callable
 
 
 async def stored(app: App, crawl: int) -> AsyncIterator[list[Page]]:
-    """Yield the pages stored now. Pages fetched again meanwhile are stored after them and are not read twice."""
+    """Yield the pages that are stored at the time of the call. Pages that are fetched again meanwhile get a higher
+    number and are not read twice."""
     last, upto = 0, await app.database.read(lambda tx: PageStore().last_number(tx, crawl))
 
     async def look(tx: Tx) -> list[tuple[int, Page]]:
@@ -290,8 +291,8 @@ def export(
     target: ApiTarget,
     as_json: bool,
 ) -> None:
-    """Write the pages or links of a crawl to files. If the crawl is running, only what is stored so far is written.
-    WARC and Markdown are written from stored bodies and need direct access to the store."""
+    """Write the pages or links of a crawl to files. If the crawl is running, only the pages and links stored so far are
+    written. WARC and Markdown are written from stored bodies and need direct access to the store."""
     if not output and not links:
         raise UsageError("Nothing to write: give --output FILE, or --links FILE", 'see "shoal crawls export --help"')
     order = _Export(crawl_id, Outputs(output, links), ExportFilter(status), read_fields(fields), explode)
@@ -318,7 +319,7 @@ def export(
 
 @dataclass(frozen=True, slots=True)
 class _Export:
-    """What to export, and how."""
+    """The crawl to export, the outputs, and the selected pages and fields."""
 
     crawl_id: str
     outputs: Outputs
@@ -327,7 +328,7 @@ class _Export:
     explode: str | None
 
     def check(self, rules: dict[str, Any] | None, *, has_hooks: bool, has_links: bool, has_bodies: bool) -> None:
-        """Raise if something cannot be written, before a file is created."""
+        """Raise an error if an output cannot be written. Call this before a file is created."""
         self.outputs.check_bodies(self.crawl_id, has_bodies)
         self.outputs.check_links(self.crawl_id, has_links)
         self.outputs.fit(PageTable(self.fields, self.explode, rules=rules, is_open=has_hooks))
@@ -375,7 +376,7 @@ async def _from_server(api: ApiClient, order: _Export) -> tuple[int, int]:
 
 
 async def _links(api: ApiClient, crawl_id: str, wanted: ExportFilter) -> AsyncIterator[list[dict[str, Any]]]:
-    """Yield the links as the server lists them; of a running crawl, those so far."""
+    """Yield the links as the server lists them. If the crawl is running, these are the links stored so far."""
     more: str | None = None
     while True:
         found = await api.get(
@@ -389,13 +390,13 @@ async def _links(api: ApiClient, crawl_id: str, wanted: ExportFilter) -> AsyncIt
 
 
 async def _pages(api: ApiClient, crawl_id: str, wanted: ExportFilter) -> AsyncIterator[list[Page]]:
-    """Yield the pages as the server lists them. A page fetched again meanwhile is listed twice; only the
-    first is used."""
+    """Yield the pages as the server lists them. A page that is fetched again meanwhile is listed twice, but yielded
+    once."""
     path, query = at(f"{CRAWL}/pages", crawl_id), {}
-    if len(wanted.words) == 1:  # the API takes only one; several are applied here to all pages
+    if len(wanted.words) == 1:  # the API accepts only one filter; several filters are applied by the caller
         [word] = wanted.words
         query = {"error": ANY_ERROR} if word == ERROR else {"status": word}
-    known: set[bytes] = set()  # 128-bit hashes: a million URLs would take a hundred megabytes
+    known: set[bytes] = set()  # hashes, because a million URLs would take a hundred megabytes
     more: str | None = None
     while True:
         listed = await api.get(path, limit=PAGE, cursor=more, **query)

@@ -1,4 +1,5 @@
-"""`shoal crawls logs | watch | wait`: follow a crawl that other processes run until it ends, without changing it."""
+"""`shoal crawls logs | watch | wait`: follow a crawl until it ends. Other processes run it; these commands only
+read."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -38,10 +39,10 @@ from shoal.process.local_crawl import CrawlTally
 CRAWL = "/api/v1/crawls/{}"
 LIMITS = ("depth", "max_pages", "max_bytes", "max_seconds", "max_pages_per_host")
 LOOK_SECONDS = 0.5
-WORKER_SECONDS = 2.0  # time in which a running worker leases a crawl
-AWAY_SECONDS = 60.0  # tolerated outage of a server or store that responded before
+WORKER_SECONDS = 2.0  # a running worker leases a new crawl within this time
+AWAY_SECONDS = 60.0  # tolerated length of an outage, if the server or store responded before
 INTERRUPTED = 130  # 128 + SIGINT: following leaves nothing to clean up
-STILL = TERMINAL | {CrawlState.PAUSED}  # nothing happens any more without a user's request
+STILL = TERMINAL | {CrawlState.PAUSED}  # states that change only by a request of a user
 
 
 @click.command(cls=Command, epilog="Example: shoal crawls logs ID --follow")
@@ -108,7 +109,7 @@ def watch(crawl_id: str, target: ApiTarget, as_json: bool) -> int:
 @with_api_target
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
 def wait(crawl_id: str, timeout_seconds: float | None, target: ApiTarget, as_json: bool) -> int:
-    """Wait until a crawl ends or is paused. The exit code is that of `shoal crawl`, or 6 after the timeout."""
+    """Wait until a crawl ends or is paused. The exit code is the same as for `shoal crawl`, or 6 after the timeout."""
     return at_its_end(target, crawl_id, as_json, timeout_seconds)
 
 
@@ -127,8 +128,8 @@ def at_its_end(target: ApiTarget, crawl_id: str, as_json: bool, timeout_seconds:
 
 
 class RetryingApiClient(ApiClient):
-    """Retries for a while if the API responded before, so that a restart of the controller or the database does not end
-    a command that waits."""
+    """A client that retries failed requests for a while if the API responded before. So a restart of the controller or
+    the database does not end a waiting command."""
 
     def __init__(self, api: ApiClient, clock: Clock) -> None:
         self._api = api
@@ -155,12 +156,12 @@ class RetryingApiClient(ApiClient):
 
 @dataclass(slots=True)
 class RemoteCrawl:
-    """A crawl that runs elsewhere, for the progress line; everything known of it comes from the API."""
+    """A crawl that a different process runs, for the progress line. All its data comes from the API."""
 
     api: ApiClient
     crawl: Crawl
     tally: CrawlTally = field(default_factory=CrawlTally)
-    waits_for: None = None  # known only to the process that crawls
+    waits_for: None = None  # only the process that crawls knows this
 
     async def status(self) -> CrawlStatus:
         return await _status(self.api, self.crawl.id)
@@ -175,7 +176,7 @@ class RemoteCrawl:
 
 
 async def _until_still(api: ApiClient, crawl_id: str, clock: Clock) -> CrawlStatus:
-    """Wait for the end of the crawl. Print a hint if no worker takes it, since it would wait for ever."""
+    """Wait for the end of the crawl. Print a hint if no worker takes the crawl, because the wait would never end."""
     deadline: float | None = clock.monotonic() + WORKER_SECONDS
     while True:
         status = await _status(api, crawl_id)
@@ -188,7 +189,7 @@ async def _until_still(api: ApiClient, crawl_id: str, clock: Clock) -> CrawlStat
 
 
 async def _status(api: ApiClient, crawl_id: str) -> CrawlStatus:
-    """Return the crawl from the API, with what a summary and a progress line need."""
+    """Return the crawl from the API, with the values that a summary and a progress line need."""
     response = await api.get(at(CRAWL, crawl_id))
     limits = {name: response["config"][name] for name in LIMITS}
     crawl = Crawl(
@@ -207,7 +208,7 @@ async def _status(api: ApiClient, crawl_id: str) -> CrawlStatus:
     )
     sums = ("pages", "errors", "responses", "bytes", "not_modified", "bytes_saved", "depth_reached", "skipped")
     walked = timedelta(seconds=response["worked_seconds"])
-    stayed_empty = response.get("stayed_empty", 0)  # a server of an earlier version does not count them
+    stayed_empty = response.get("stayed_empty", 0)  # a server of an earlier version does not count these pages
     counts = Counts(
         opened=response["queued"], walked=walked, stayed_empty=stayed_empty, **{name: response[name] for name in sums}
     )
@@ -231,7 +232,7 @@ def _print_result(status: CrawlStatus, target: ApiTarget, as_json: bool) -> int:
 
 
 def looking(target: ApiTarget, look: Callable[[ApiClient, Clock], Awaitable[int]], left: str | None = None) -> int:
-    """Follow a crawl; Ctrl-C ends only this command."""
+    """Follow a crawl. Ctrl-C ends only this command, not the crawl."""
     clock = SystemClock()
     try:
         return run_on(target, lambda api: look(RetryingApiClient(api, clock), clock))

@@ -1,4 +1,4 @@
-"""`shoal demo`: the whole platform on a temporary store, and a made-up site that it crawls, audits and recrawls."""
+"""`shoal demo`: the whole platform on a temporary store. It crawls, audits and recrawls a made-up site."""
 
 import asyncio
 import hmac
@@ -43,11 +43,11 @@ from shoal.process.lifetime import watched
 from shoal.process.worker import workers_of
 from shoal.web.browser import has_browser
 
-SECONDS_PER_PAGE: Final = 0.6  # on average; the crawl takes about a minute
-AT_ONCE: Final = 4  # requests, of all walkers of a crawl
+SECONDS_PER_PAGE: Final = 0.6  # average time per page, so that the crawl takes about a minute
+AT_ONCE: Final = 4  # maximum number of concurrent requests of a crawl
 LOOK_SECONDS, LINE_SECONDS = 0.5, 5.0
 RECRAWL_EVERY: Final = "3m"
-END_SECONDS: Final = 5.0  # until a worker that was asked to end is asked again, and then killed
+END_SECONDS: Final = 5.0  # how long a worker has to end after each SIGTERM; after the second one, it is killed
 SETTINGS: Final = {
     "SHOAL_LOG_LEVEL": "error",
     "SHOAL_TLS_CERT": "",
@@ -55,8 +55,8 @@ SETTINGS: Final = {
     "SHOAL_PUBLIC_URL": "",
     "SHOAL_ALLOW_NETWORKS": "127.0.0.1/32",  # the site, and the receiver of the webhook
     "SHOAL_EVENTS_EVERY": "200ms",
-    "SHOAL_SHUTDOWN_GRACE": "2s",  # what is unfinished is removed anyway
-    # What the shell of a user may set, and would lead out of the demo.
+    "SHOAL_SHUTDOWN_GRACE": "2s",  # short, because unfinished work is removed anyway
+    # Settings that the user's shell may contain. They would connect the demo to other services.
     "REDIS_URL": "",
     "RENDERER_URL": "",
     "SHOAL_FRONTIER": "sql",
@@ -72,7 +72,7 @@ die_with_parent(int(sys.argv[1]))
 from shoal.cli.main import main
 sys.exit(main(["worker"]))
 """
-"""The program of a worker of the fleet, which ends with the demo even if that is killed."""
+"""The program of a worker of the fleet. The worker ends with the demo, even if the demo is killed."""
 GATE: Final = {
     "rules": [
         {"metric": "broken_links", "op": "<=", "threshold": 0},
@@ -85,7 +85,7 @@ GATE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """How the demo runs. `nodes`: worker processes of a fleet; without them, one worker runs in the demo's process."""
+    """Options of the demo. `nodes`: number of worker processes; if 0, one worker runs in the process of the demo."""
 
     nodes: int
     opens: bool
@@ -111,7 +111,7 @@ class DemoOptions:
 @click.option("--json", "as_json", is_flag=True, help="Print the address and the summary as JSON, one object per line.")
 def demo(nodes: int, opens: bool, is_fast: bool, leaves: bool, as_json: bool) -> None:
     """Crawl, audit and recrawl a built-in demo site, and show it in the console. Its data is removed at the end."""
-    with suppress(asyncio.CancelledError):  # it was stopped before it had started
+    with suppress(asyncio.CancelledError):  # the demo was stopped before it had started
         uvloop.run(_demo(DemoOptions(nodes, opens, is_fast, leaves, as_json)))
     note("The demo has ended, and its data is removed.")
 
@@ -147,8 +147,8 @@ async def _demo(options: DemoOptions) -> None:
 
 
 def _stop_cleanly() -> None:
-    """Cancel this task on the first Ctrl-C or SIGTERM, until the controller handles signals; a terminal that is closed
-    counts as SIGTERM."""
+    """Cancel this task on the first Ctrl-C or SIGTERM, until the controller handles signals. If the terminal is closed,
+    that counts as SIGTERM."""
     task = asyncio.current_task()
     assert task is not None
 
@@ -161,8 +161,8 @@ def _stop_cleanly() -> None:
 
 
 def _open_listener(listen: Address) -> socket.socket:
-    """Return a socket on the usual port, or on a free one if it is taken; listen immediately, so that no other process
-    gets it."""
+    """Return a socket on the usual port, or on any free port if the usual one is taken. The socket listens immediately,
+    so that no other process can take the port."""
     try:
         listener = open_socket(listen)
         listener.listen()
@@ -182,7 +182,8 @@ def _say_address(listener: socket.socket, options: DemoOptions) -> None:
 
 @asynccontextmanager
 async def _fleet(count: int, flags: Mapping[str, str]) -> AsyncIterator[None]:
-    """Run workers as processes while the block runs, in sessions of their own: a Ctrl-C reaches only the demo."""
+    """Run workers as processes while the block runs. Each has a separate session, so that Ctrl-C reaches only the
+    demo."""
     workers = []
     try:
         for number in range(1, count + 1):
@@ -195,7 +196,7 @@ async def _fleet(count: int, flags: Mapping[str, str]) -> AsyncIterator[None]:
 
 
 async def _end(worker: asyncio.subprocess.Process) -> None:
-    """End a worker, and with it its children. A second SIGTERM ends it without waiting for its work."""
+    """End a worker and its children. The second SIGTERM tells the worker not to wait for its work."""
     for end in (worker.terminate, worker.terminate, worker.kill):
         with suppress(ProcessLookupError):
             end()
@@ -221,7 +222,8 @@ async def _run(controller: Controller, story: "Story") -> None:
 
 
 class EventReceiver:
-    """The receiver of the demo's webhook: checks each signature, prints the event, and keeps it for the story."""
+    """The receiver of the demo's webhook. It checks the signature of each event, prints the event and keeps it for
+    `Story`."""
 
     def __init__(self) -> None:
         self.secret = new_secret()
@@ -240,7 +242,7 @@ class EventReceiver:
         return DemoResponse(HTTPStatus.NO_CONTENT)
 
     async def next(self, kind: str, crawl: str) -> dict[str, Any]:
-        """Wait for the next event of a type about a crawl whose id begins so; return its data."""
+        """Wait for the next event of this type about a crawl whose id begins with the prefix. Return the event data."""
         while True:
             event = await self._events.get()
             data: dict[str, Any] = event["data"]
@@ -249,7 +251,7 @@ class EventReceiver:
 
 
 class Story:
-    """The steps of the demo, beside the controller that serves the console."""
+    """The steps of the demo, which run while the controller serves the console."""
 
     def __init__(
         self, app: App, site: DemoSite, receiver: EventReceiver, options: DemoOptions, addresses: tuple[str, str, str]
@@ -261,7 +263,7 @@ class Story:
         self._console, self._home, self._hook = addresses
 
     async def tell(self) -> None:
-        """Crawl the site and judge it; then let a policy crawl each new edition."""
+        """Crawl and audit the site; then let a policy crawl each new edition of the site."""
         await self._app.audit.gates.create("release", read_gate(GATE))
         await self._app.events.webhooks.make(NewWebhook(url=f"{self._hook}/", secret=self._receiver.secret))
         note(f"{NAME}, a made-up site of {len(self._site.pages)} pages with planted defects: {self._home}/")
@@ -276,7 +278,7 @@ class Story:
         note(_result_line(status))
         if status.crawl.state is CrawlState.FAILED:
             raise NothingCrawled(status.crawl.id, status.error_message)
-        if status.crawl.state is CrawlState.COMPLETED:  # not if somebody stopped it
+        if status.crawl.state is CrawlState.COMPLETED:  # a user may have stopped the crawl
             await self._judged(crawl.id)
         if not self._options.leaves:
             await self._watch(config | {"recrawl_of": crawl.id, "baseline": "previous"})
@@ -321,11 +323,11 @@ class Story:
         note(f"The audit has {plural(analysis.findings or 0, 'finding')}. {VERDICTS[analysis.verdict.outcome]}:")
         for reason in analysis.verdict.reasons:
             note(f"  {reason}")
-        if not self._options.leaves:  # the console is about to end
+        if not self._options.leaves:  # do not link to the console, which is about to end
             note(f"Look at the findings, and how to fix them: {self._console}/analyses/{analysis.id}")
 
     async def _watch(self, config: dict[str, Any]) -> None:
-        """Publish an edition and let a policy crawl it now and then; print how each crawl of it was judged."""
+        """Publish a new edition and let a policy crawl it periodically. Print the verdict about each crawl."""
         self._site.publish()
         own = {"seeds": config.pop("seeds"), "project": config.pop("project")}
         form = PolicyForm.read({**own, "frequency": RECRAWL_EVERY, "crawl_config": config})

@@ -1,6 +1,6 @@
 """A minimal HTTP/1.1 server on a free loopback port: the site of `shoal demo`, and the receiver of its webhook.
 
-It does not use uvicorn, because a second instance in a process would take over the signal handlers of the first.
+It does not use uvicorn, because a second uvicorn in the same process would replace the signal handlers of the first.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from http import HTTPStatus
 from types import TracebackType
 from typing import Final, Self
 
-MOST_BYTES: Final = 1_000_000  # of a head, and of a body
+MOST_BYTES: Final = 1_000_000  # maximum size of a request head, and of a request body
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ Answer = Callable[[DemoRequest], Awaitable[DemoResponse]]
 
 
 class DemoServer:
-    """Serves what `answer` returns while the context is open."""
+    """Serves the responses that `answer` returns, while the context is open."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -79,7 +79,7 @@ class DemoServer:
 
 
 async def _read(reader: StreamReader) -> DemoRequest | None:
-    """Read one request; None if it is not one that this server understands."""
+    """Read one request. Return None if this server does not understand it."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *lines = head.rstrip().split("\r\n")
     words = first.split(" ")

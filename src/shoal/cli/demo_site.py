@@ -1,7 +1,7 @@
 """The site of `shoal demo`: a field guide to fish that do not exist, with defects planted for its audit.
 
-Everything follows from the tables below and from fixed seeds, so each visitor of an edition sees the same. A new
-edition changes some pages, adds a few and removes one: what a recrawl finds.
+The pages are generated from the tables below with fixed random seeds, so every visitor of an edition sees the same
+pages. A new edition changes some pages, adds a few and removes one, so that a recrawl finds differences.
 """
 
 import hashlib
@@ -114,7 +114,7 @@ MISSING, SUNKEN, ORPHAN = "/seas/atlantis", "/seas/lemuria", "/ghost-fish"
 
 @dataclass(frozen=True, slots=True)
 class Fish:
-    """A fish of the guide. It looks like its kind, in the colour of its sea."""
+    """A fish of the guide. Its portrait has the shape of its kind and the colour of its sea."""
 
     name: str
     kind: str
@@ -130,7 +130,7 @@ class Fish:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of the site. `None` leaves an element out, which is how most defects are made."""
+    """A page of the site. A field that is `None` leaves out its element; most defects are made in this way."""
 
     title: str | None
     description: str | None
@@ -162,7 +162,7 @@ def all_fish() -> tuple[Fish, ...]:
 
 
 def defects() -> Mapping[str, tuple[str, Mapping[str, Any]]]:
-    """Return what is wrong with the site: by finding code, a page and what is changed in it."""
+    """Return the planted defects: for each finding code, a page and the changes that cause the finding."""
     fish = all_fish()[::17]
     return {
         "title_missing": (fish[0].path, {"title": None, "heading": fish[0].name}),
@@ -189,7 +189,7 @@ ELSEWHERE: Final = {
     "blocked_page_linked": HOUSE_RULES,
     "page_too_deep": f"{LOGBOOK}/1",
 }
-"""Defects that are not those of one page: a URL for each finding code."""
+"""Defects that do not belong to a single page: for each finding code, a URL."""
 
 
 def build(edition: int) -> dict[str, Page]:
@@ -222,7 +222,7 @@ def build(edition: int) -> dict[str, Page]:
 
 
 def _seen_again(fish: Fish, place: int, edition: int) -> Fish:
-    """Return the fish with what was seen of it since the first edition: in each, every ninth fish."""
+    """Return the fish with its sightings since the first edition. In each edition, every ninth fish is seen again."""
     return replace(fish, sightings=fish.sightings + sum((place + one) % 9 == 0 for one in range(2, edition + 1)))
 
 
@@ -263,7 +263,7 @@ def _sea_page(sea: Sea, fish: list[Fish]) -> Page:
 
 
 def _kind_page(kind: str) -> Page:
-    """Return the page of a kind, which lists fish that later editions have lost, too."""
+    """Return the page of a kind. It also lists fish whose pages later editions have removed."""
     members = [one for one in all_fish() if one.kind == kind]
     about = f"All {len(members)} fish of the guide that are a kind of {kind.lower()}."
     return Page(
@@ -295,7 +295,7 @@ def _profile(fish: Fish) -> str:
 
 
 def _logbook(count: int) -> Iterator[tuple[str, Page]]:
-    """Return the entries of the logbook, and lists that lead from the newest to the oldest."""
+    """Return the entries of the logbook, and the list pages that link them from the newest to the oldest."""
     for first in range(count, 0, -POSTS_PER_LIST):
         numbers = range(first, max(0, first - POSTS_PER_LIST), -1)
         items = "".join(f'<li><a href="{LOGBOOK}/{number}">{_post_title(number)}</a></li>' for number in numbers)
@@ -325,7 +325,7 @@ def _tank_list() -> Page:
 
 
 def _tank(number: int, fish: list[Fish]) -> Page:
-    """Return a page without content: its script draws the tank, with a link that no other page has."""
+    """Return a page without content. Its script draws the tank, with a link that is on no other page."""
     inside = Random(f"tank {number}").sample(fish, 5)
     tank = {
         "title": f"Tank {number}",
@@ -401,7 +401,7 @@ class DemoSite:
     """The site as a visitor sees it: `publish` replaces its pages with those of the next edition."""
 
     def __init__(self, clock: Clock, seconds_per_page: float) -> None:
-        """`seconds_per_page`: how long it takes to answer on average, so that a crawl can be watched."""
+        """`seconds_per_page`: average response time, long enough to watch a crawl."""
         self._clock = clock
         self._seconds_per_page = seconds_per_page
         self.edition = 1
@@ -430,7 +430,7 @@ class DemoSite:
         return DemoResponse(page.status, body, headers)
 
     def _file(self, path: str, host: str) -> DemoResponse | None:
-        """Return what is not a page: robots.txt, the sitemap, the looks."""
+        """Return a file that is not a page: robots.txt, the sitemap, style sheets, scripts or pictures."""
         if path == "/sitemap.xml":
             listed = [path for path, page in self.pages.items() if page.is_listed]
             urls = "".join(f"<url><loc>http://{host}{path}</loc></url>" for path in [*listed, SUNKEN])

@@ -1,4 +1,4 @@
-"""The look of the site of `shoal demo`: portraits of its fish, its style sheet, and the script of its tanks."""
+"""Pictures, style sheet and script for the site of `shoal demo`: the portraits of the fish and the live tanks."""
 
 from dataclasses import dataclass
 from random import Random
@@ -7,7 +7,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The shape of a kind of fish, in units of a portrait that is 200 wide and 120 high."""
+    """The shape of a kind of fish, in units of the portrait, which is 200 units wide and 120 units high."""
 
     tall: int  # half the height of the body
     tail: int
@@ -15,7 +15,7 @@ class Shape:
 
 
 def portrait(name: str, hue: int, shape: Shape, *, with_water: bool = True) -> str:
-    """Return a picture of a fish as SVG; its name decides its colours and marks."""
+    """Return a picture of a fish as SVG. Its name determines the marks and shifts the colour."""
     random = Random(name)
     hue = (hue + random.randint(-24, 24)) % 360
     back, belly = f"hsl({hue} 62% 46%)", f"hsl({(hue + 30) % 360} 78% 78%)"

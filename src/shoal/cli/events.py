@@ -1,4 +1,4 @@
-"""`shoal events` and `shoal stats`: what happened, and how much of it."""
+"""`shoal events` lists and follows events; `shoal stats` shows statistics."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ from shoal.cli.root import Command, CommandGroup
 
 EVENTS = "/api/v1/events"
 STATS = "/api/v1/stats"
-MOST = 1000  # per response
+MOST = 1000  # items per response
 HOUR = ("created", "done", "failed", "expired", "retried", "lost", "bots")
 
 LISTED: Columns = {"sequence": "sequence", "time": "time", "type": "type", "subject": "subject"}
@@ -41,7 +41,7 @@ def events() -> None:
 @cursor_option
 @api_options
 def list_events(limit: int, cursor: str | None, target: ApiTarget, as_json: bool) -> None:
-    """List the newest events, in order. With --cursor, those that follow it."""
+    """List the newest events, in order. With --cursor, list the events that follow the cursor."""
     which = {"tail": limit} if cursor is None else {"after": cursor, "limit": limit}
     page = run_on(target, lambda api: api.get(EVENTS, **which))
     if as_json:

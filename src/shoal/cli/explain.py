@@ -1,4 +1,5 @@
-"""The commands `explain` and `robots`: why a job waits, a URL was skipped, a node gets work, a URL is forbidden."""
+"""The command `explain` shows why a URL was skipped, a job waits or a node gets jobs; `robots` checks robots.txt
+rules."""
 
 import asyncio
 from collections.abc import Callable
@@ -40,11 +41,13 @@ def url(crawl_id: str, url: str, target: ApiTarget, as_json: bool) -> None:
 
 
 def _rows_of(subject: str) -> Callable[[dict[str, Any]], list[tuple[str, str]]]:
-    """Return how an explanation is shown; `subject`: the field that names what is explained."""
+    """Return a function that formats an explanation as rows. `subject`: the field with the name of the explained
+    object."""
 
     def rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
         state, reason = answer["state"].replace("_", " "), answer["reason"]
-        is_told = reason and reason != answer["state"] and subject != "node_id"  # the words below tell a node's
+        # The explanation of a node, which is shown below, includes the reason.
+        is_told = reason and reason != answer["state"] and subject != "node_id"
         facts = facts_of(answer, without=("crawl_id", subject, "state", "reason", "explanation"))
         head = (subject.removesuffix("_id").capitalize() if subject != "url" else "URL", answer[subject])
         return [head, ("State", f"{state} ({reason})" if is_told else state), ("Why", answer["explanation"]), *facts]
@@ -74,7 +77,7 @@ class RobotsResult:
 
     @property
     def reason(self) -> str:
-        """The stable name of what decided."""
+        """The stable name of the reason for the decision."""
         if self.rules.state is not RobotsState.FOUND:
             return self.rules.state.value
         if self.rules.group is None:
@@ -141,7 +144,7 @@ def _agent(text: str) -> str:
 
 
 async def _test(settings: Settings, url: Url, agent: str, *, stored: bool) -> RobotsResult:
-    # The user named the host on this machine's command line, so a private address is allowed.
+    # A private address is allowed, because the user of this machine named the host on the command line.
     rule = AddressRule(allow=settings.egress.allow_networks, named=frozenset({endpoint(url)}))
     egress = Egress(rule, Limits.of(settings.egress))
     try:

@@ -1,4 +1,4 @@
-"""The commands `fetch` and `shell`: one page, now."""
+"""The commands `fetch` and `shell`, which fetch a single page immediately."""
 
 import asyncio
 import code
@@ -31,7 +31,7 @@ from shoal.pages.export.part_file import PartFile, Stdout
 
 FetchFormat = Literal["markdown", "html", "text", "links", "json", "screenshot"]
 HTTP_ERROR: Final = 1
-PARTS: Final = ".html .text .markdown .headers .links .css() .xpath() .json(); `fetch(url)` gets another page."
+PARTS: Final = ".html .text .markdown .headers .links .css() .xpath() .json(); `fetch(url)` fetches a further page."
 LONGEST_BANNER: Final = 500
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ def fetch(url: str, form: FetchFormat, output: str, store: str | None, as_json: 
     form = "json" if as_json else form
     given = given_values(options)
     if form == "screenshot" and given.get("render") == "never":
-        raise InvalidInput("--render", "is never, but only a browser takes a picture", "leave it out")
+        raise InvalidInput("--render", "is never, but a screenshot needs a browser", "leave it out")
     file = _file(output, form)
     page = uvloop.run(fetch_page(_single(url), store=store, screenshot=form == "screenshot", **given))
     if page.status is None and form != "json":
@@ -86,7 +86,7 @@ def _file(name: str, form: FetchFormat) -> PartFile | Stdout:
     if name == STDOUT:
         if form == "screenshot" and sys.stdout.isatty():
             raise InvalidInput(
-                "--output", "is missing: a picture is not written to a terminal", "name a file, such as page.png"
+                "--output", "is missing: an image cannot be written to a terminal", "name a file, such as page.png"
             )
         return Stdout()
     file = PartFile(name)
@@ -112,7 +112,7 @@ def _content(page: Page, form: FetchFormat) -> bytes:
 
 
 def _tell(page: Page, *, is_empty: bool) -> int:
-    """Print what is wrong with a page; return the exit code."""
+    """Print a note if the page is incomplete or an error. Return the exit code."""
     if page.status is None:
         note(f"{page.url}: {_problem(page)}")
         return NothingCrawled(None, "").response.exit_code
@@ -138,9 +138,9 @@ def _problem(page: Page) -> str:
 @fetch_flags
 @store_option
 def shell(url: str, store: str | None, **options: Any) -> None:
-    """Fetch URL and open a Python prompt with it: `page` is the page, and `fetch(url)` gets another one.
+    """Fetch URL and open a Python prompt: `page` is the page, and `fetch(url)` fetches a further page.
 
-    The prompt is that of IPython if it is installed.
+    If IPython is installed, the prompt is an IPython prompt.
     """
     given, first = given_values(options), _single(url)
     with _LoopThread() as loop:
@@ -161,12 +161,12 @@ def _prompt(names: dict[str, Any], banner: str) -> None:
         start(argv=["--no-banner"], user_ns=names)
         return
     with suppress(ImportError):
-        import_module("readline")  # edits lines and remembers them
+        import_module("readline")  # importing this module gives the prompt line editing and a history
     code.interact(banner, local=names, exitmsg="")
 
 
 class _LoopThread:
-    """An event loop in its own thread, so that a prompt can call what is asynchronous."""
+    """An event loop in a separate thread, so that a prompt can run coroutines."""
 
     def __init__(self) -> None:
         self._begun: Future[asyncio.AbstractEventLoop] = Future()

@@ -53,7 +53,7 @@ def _rows(gate: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 add_show(gates, GATE, _name, "Show the rules of a gate.", _rows)
-add_rm(gates, GATE, _name, "Remove a gate. Crawls that name it get an inconclusive verdict.")
+add_rm(gates, GATE, _name, "Remove a gate. Crawls that refer to the gate get an inconclusive verdict.")
 
 
 LISTED: Columns = {

@@ -31,7 +31,7 @@ from shoal.page_jobs.spec import MOST_URLS, GroupState
 JOBS = "/api/v1/jobs"
 GROUPS = "/api/v1/groups"
 LOOK_AGAIN = 0.5  # seconds
-QUIET_SECONDS = 3.0  # without a job that started, before we say why
+QUIET_SECONDS = 3.0  # if no job has started after this time, the reason is printed
 MOST = 100_000  # results per call
 FLAGS = {
     "crawl_config.headers": "--header",
@@ -47,7 +47,7 @@ FLAGS = {
     "--file",
     "seeds_file",
     metavar="FILE",
-    help=f"Read URLs from this file: {FORMAT_HELP}. More than 10,000 become several groups.",
+    help=f"Read URLs from this file: {FORMAT_HELP}. More than 10,000 URLs become several groups.",
 )
 @click.option("--rules", "rule_set", metavar="FILE", help="Rule set with the data to extract from each page.")
 @click.option("--header", "headers", multiple=True, metavar="H", help="Send this header, as NAME: VALUE. Repeatable.")
@@ -110,7 +110,7 @@ def add(
 async def _created(
     api: ApiClient, seeds: Seeds, common: dict[str, Any], *, is_told: bool
 ) -> AsyncIterator[dict[str, Any]]:
-    """Create the groups, one unless there are too many URLs, and yield each."""
+    """Create the job groups and yield each of them. There is only one unless there are too many URLs."""
     parts = [list(seeds)] if seeds.count <= MOST_URLS else batches(iter(seeds))
     for number, part in enumerate(parts, 1):
         body = common | {"urls": [seed.url for seed in part]}
@@ -193,14 +193,14 @@ async def _until_over(api: ApiClient, group: dict[str, Any], timeout_seconds: fl
 
 
 async def _explain_wait(api: ApiClient, group_id: str) -> None:
-    """Say why the first job of a group has not started."""
+    """Print the reason why the first job of a group has not started."""
     [job, *_], _ = await api.list(JOBS, 1, run_id=group_id)
     found = await api.get(at(f"{JOBS}/{{}}/explain", job["id"]))
     note(f"No job has started yet: {found['explanation']}")
 
 
 def _request_body(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of the request. Those of the `crawl_config` have flags with other names, see `FLAGS`."""
+    """Return the fields of the request. `FLAGS` has the flags of fields of `crawl_config` whose names differ."""
     config = {
         "js_required": options.pop("render") == "always",
         "timeout_hint": options.pop("timeout"),

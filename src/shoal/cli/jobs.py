@@ -86,7 +86,7 @@ def retry(
     target: ApiTarget,
     as_json: bool,
 ) -> None:
-    """Retry a dead letter, or all that match. Attempts are counted from zero again."""
+    """Retry a dead letter, or all dead letters that match. Attempts are counted from zero again."""
     if (job_id is not None) == dead:
         raise UsageError("retry needs either a job id or --dead", "pass one of them")
     if job_id is not None:
@@ -122,7 +122,8 @@ def purge(
     target: ApiTarget,
     as_json: bool,
 ) -> None:
-    """Remove jobs that have ended, with their history and results. Jobs of a crawl or analysis are removed with it."""
+    """Remove jobs that have ended, with their history and results. Jobs of a crawl or an analysis are not purged: they
+    are removed together with it."""
     if not dead and state is None:
         raise UsageError("Nothing selected to purge", "give --dead, or --state done, failed, expired or cancelled")
     if state is not None and JobState(state) not in TERMINAL:
@@ -154,7 +155,7 @@ def list_quotas(target: ApiTarget, as_json: bool) -> None:
     """List quotas with the number of running and parked jobs."""
     items, more = run_on(target, lambda api: api.list(QUOTAS, MOST))
     columns: Columns = {"scope": "scope", "limit": "limit", "run": "locked", "wait": "parked"}
-    print_list(items, more, columns, as_json=as_json, empty="No quotas.", hint="Not all are shown.")
+    print_list(items, more, columns, as_json=as_json, empty="No quotas.", hint="Not all quotas are shown.")
 
 
 @quota.command("rm")

@@ -1,4 +1,4 @@
-"""The entry point of `shoal`. Handles `--version` and `-V` itself, to be fast, and passes everything else to `root`."""
+"""The entry point of `shoal`. For speed, it handles `--version` and `-V` here and passes everything else to `root`."""
 
 import os
 import sys
@@ -36,13 +36,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _have_streams() -> None:
-    """Replace closed standard streams, for which Python has None, so that other code need not check."""
+    """Replace closed standard streams, which are None in Python, so that other code need not check for None."""
     sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
 def _drop_unwritten() -> None:
-    """Drop what could not be written, and has been reported: the interpreter would report it again at exit."""
+    """Drop output that could not be written. The error was reported; the interpreter would report it again at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

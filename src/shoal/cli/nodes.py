@@ -1,4 +1,4 @@
-"""`shoal nodes`: list the nodes of the fleet, show one, and give commands."""
+"""`shoal nodes`: list the nodes of the fleet, show a node, and send commands to nodes."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -70,10 +70,10 @@ add_show(nodes, NODE, id_argument("node_id"), "Show a node: its health, its work
 
 
 def sent_to_nodes(command: C) -> C:
-    """Add the argument and the flags of every command for nodes, and send the request that the command returns."""
+    """Add the argument and the flags that all node commands have, and send the request that the command returns."""
 
     @id_argument("node_id", "[ID]", required=False)
-    @click.option("--all", "all_nodes", is_flag=True, help="Send it to every node that is not lost.")
+    @click.option("--all", "all_nodes", is_flag=True, help="Send the command to every node that is not lost.")
     @wait_option(
         "Wait this long for the acknowledgement; 0 does not wait.", bare="15s", default="15s", show_default=True
     )
@@ -108,7 +108,7 @@ def resume() -> dict[str, Any]:
 @sent_to_nodes
 @_reason
 def drain(reason: str) -> dict[str, Any]:
-    """Finish page jobs, return other jobs, and lease no more. The drain also applies after a restart."""
+    """Finish page jobs, requeue other jobs, and lease no more. The drain also applies after a restart."""
     return {"command": "drain", "reason": reason}
 
 
@@ -127,7 +127,7 @@ def restart_browser(reason: str) -> dict[str, Any]:
 @click.option("--rate-limit", type=float, metavar="N", help="Fetch at most N pages per second.")
 @click.option("--no-rate-limit", "unlimited_rate", is_flag=True, help="Remove the rate limit.")
 def set_limits(unlimited_rate: bool, **limits: float | None) -> dict[str, Any]:
-    """Change the limits of a node without a restart. They also apply after a restart."""
+    """Change the limits of a node without a restart. The new limits also apply after a restart."""
     body: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
     body |= {"unlimited_rate": True} if unlimited_rate else {}
     if not body:
@@ -136,7 +136,8 @@ def set_limits(unlimited_rate: bool, **limits: float | None) -> dict[str, Any]:
 
 
 def _send(body: dict[str, Any], node_id: str | None, wait_seconds: float, target: ApiTarget, as_json: bool) -> int:
-    """Send a command to a node, or to all (None), wait for the acknowledgement and print it; return the exit code."""
+    """Send a command to a node, or to all nodes (None). Wait for the acknowledgement, print it and return the exit
+    code."""
 
     async def work(api: ApiClient) -> list[dict[str, Any]]:
         if node_id is None:
@@ -175,7 +176,7 @@ async def _ended(api: ApiClient, commands: list[dict[str, Any]], wait_seconds: f
 async def _newer(api: ApiClient, command: dict[str, Any]) -> dict[str, Any]:
     try:
         newer: dict[str, Any] = await api.get(at(f"{NODE}/commands/{{}}", command["node_id"], command["id"]))
-    except NotFound:  # its node was removed, and the command with it
+    except NotFound:  # the node was removed together with its commands
         return command | {"state": "expired"}
     return newer
 
@@ -187,7 +188,7 @@ def _told(command: dict[str, Any]) -> list[object]:
 
 
 def _reported(words: Callable[[dict[str, Any]], str]) -> Callable[[dict[str, Any]], str]:
-    """A column of what a node reported; a lost node's last report is no longer so."""
+    """Return a column with a value that nodes report. It is empty for a lost node, whose last report is outdated."""
     return lambda node: "-" if node["state"] == "lost" else words(node)
 
 

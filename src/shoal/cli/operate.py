@@ -45,7 +45,7 @@ def serve(listen: str | None, workers: int, store: str | None, first_token_file:
 @store_option
 def worker(store: str | None) -> None:
     """Run a worker: it executes crawls, analyses and page jobs in child processes. SIGTERM returns
-    them to the queue and exits; a second one exits immediately."""
+    them to the queue and exits; a second SIGTERM exits immediately."""
     from shoal.process.worker import work
 
     uvloop.run(work({"DATABASE_URL": store}))
@@ -101,7 +101,7 @@ def current(store: str | None, as_json: bool) -> None:
 @store_option
 @json_option
 def upgrade(store: str | None, as_json: bool) -> None:
-    """Upgrade the schema of the store to the version this Shoal needs."""
+    """Upgrade the schema of the store to the version that Shoal needs."""
     asyncio.run(_report(store, upgrade=True, as_json=as_json))
 
 

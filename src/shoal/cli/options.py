@@ -1,6 +1,7 @@
 """The options of a crawl as command-line flags: their names, and how their text is parsed.
 
-Help, choices and defaults come from `CrawlConfig`, which also validates the values. A new flag takes one line.
+Help, choices and defaults come from `CrawlConfig`, which also validates the values. A new flag needs only one line
+here.
 """
 
 import math
@@ -23,7 +24,7 @@ from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.credentials import SECRET_FIELDS
 from shoal.crawl.lifecycle.change import CrawlChange
 
-LARGEST_FILE = 256_000_000  # bytes of a file that is read as a whole
+LARGEST_FILE = 256_000_000  # maximum size in bytes of a file that is read as a whole
 FIELDS = fields_of(CrawlConfig)
 CHANGEABLE = fields_of(CrawlChange)
 OUTPUT_HELP = (
@@ -31,7 +32,7 @@ OUTPUT_HELP = (
     " named links.csv, links.jsonl and so on gets the links. Repeatable."
 )
 LINKS_HELP = (
-    "Write the links to FILE, with the text and kind of each and the status of its target: .csv, .jsonl, .json,"
+    "Write the links to FILE, each with its text, its kind and the status of its target: .csv, .jsonl, .json,"
     " .parquet, or - (JSONL on stdout). Repeatable."
 )
 
@@ -39,7 +40,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def table_flags(command: Command) -> Command:
-    """Add the flags that choose what a table has of each page."""
+    """Add the flags that choose the columns and rows of a table of pages."""
     fields = click.option(
         "--fields",
         metavar="F,F…",
@@ -54,7 +55,7 @@ def table_flags(command: Command) -> Command:
 
 
 def may_overwrite() -> Callable[[str, str], bool] | None:
-    """Return what asks before a file is replaced; None unless somebody sits at a terminal."""
+    """Return a function that asks the user before a file is replaced; None if there is no user at a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
     return lambda name, what: click.confirm(f"{visible(name)} {what}. Overwrite it?", err=True)
@@ -72,7 +73,7 @@ def read_delay(text: str) -> float:
 
 
 class DurationParam(click.ParamType[float]):
-    """A duration in a flag; commands get its seconds."""
+    """A flag type for durations. The command gets the number of seconds."""
 
     name = "duration"
 
@@ -93,7 +94,7 @@ DURATION = DurationParam()
 
 
 def wait_option(about: str, bare: str = "inf", **more: Any) -> Callable[[Command], Command]:
-    """Add `--wait`, alone or with a duration, as `wait_seconds`. `bare`: what it means alone."""
+    """Add `--wait`, with or without a duration, as `wait_seconds`. `bare`: the duration if none is given."""
     kind = DurationParam(lambda text: math.inf if text == "inf" else read_delay(text))
     return click.option(
         "--wait", "wait_seconds", cls=WaitOption, bare=bare, type=kind, metavar="[D]", help=about, **more
@@ -132,7 +133,7 @@ def read_hook(name: str) -> str:
 
 
 def read_file(path: str, what: str) -> bytes:
-    """Read a file that the user named; raise a clear error if it cannot be read."""
+    """Read a file that the user named. Raise a clear error if the file cannot be read."""
     try:
         with Path(path).expanduser().open("rb") as file:
             data = file.read(LARGEST_FILE + 1)
@@ -157,13 +158,13 @@ class CrawlFlag:
     metavar: str | None = None
     read: Callable[[str], Any] | None = None
     form: str | None = None  # the expected syntax, for error messages
-    at_once: bool = False  # one value sets the whole field, although it is a list or a table
-    otherwise: str | None = None  # the default, in words, of a field that has none of its own
+    at_once: bool = False  # one value sets the whole field, although the field is a list or a table
+    otherwise: str | None = None  # the default in words, for a field without a default value
     about: str | None = None  # the help, if the description of the field does not suit a command line
 
     @property
     def kind(self) -> Any:
-        """The field's type, without the None of an optional field."""
+        """The field's type, without the `None` of an optional field."""
         return FIELDS[self.field].kind
 
     @property
@@ -188,7 +189,7 @@ class CrawlFlag:
         return self._option(self.help)(command)
 
     def changed(self, command: Command) -> Command:
-        """Declare the flag on a command that changes the option."""
+        """Add the flag to a command that changes the option."""
         again = " Repeatable." if self.repeated else ""
         return self._option(CHANGEABLE[self.field].description + again)(command)
 
@@ -219,7 +220,7 @@ class CrawlFlag:
         return dict(pairs)
 
     def read_text(self, text: str) -> Any:
-        """Convert one text; raise `InvalidInput` with the name of the flag."""
+        """Convert one text. If it is invalid, raise `InvalidInput` with the name of the flag."""
         assert self.read is not None
         try:
             return self.read(text)
@@ -229,7 +230,7 @@ class CrawlFlag:
 
 
 HOOK_HELP = "Call this hook, a function of an installed package, with each page."
-NO_LIMIT, BY_SPEED = "no limit", "that of --speed"
+NO_LIMIT, BY_SPEED = "no limit", "set by --speed"
 PROMISED = (
     CrawlFlag(
         "--depth",
@@ -280,7 +281,7 @@ CHANGES = {flag.field: flag for flag in (*PROMISED, PRIORITY) if flag.field in C
 ADDED = FLAGS | {
     flag.field: flag
     for flag in (
-        CrawlFlag("--hook", "hooks", "NAME", about=HOOK_HELP),  # looked up where the crawl runs
+        CrawlFlag("--hook", "hooks", "NAME", about=HOOK_HELP),  # looked up on the machine that runs the crawl
         CrawlFlag("--links", "links", about="Store the links too, for `shoal crawls export --links`."),
         CrawlFlag("--project", "project", "NAME"),
         CrawlFlag("--label", "labels", "K=V", read_label, "it as name=value", about="Add this label."),
@@ -326,7 +327,7 @@ js_flag = click.option("--js", "render", flag_value="always", hidden=True)
 
 
 def flags_of(flags: dict[str, CrawlFlag]) -> Callable[[Command], Command]:
-    """Return what adds these flags to a command, in their order."""
+    """Return a decorator that adds these flags to a command, in this order."""
 
     def declared(command: Command) -> Command:
         for flag in reversed(flags.values()):
@@ -340,7 +341,7 @@ crawl_flags, add_flags = flags_of(FLAGS), flags_of(ADDED)
 
 
 def fetch_flags(command: Command) -> Command:
-    """Add the flags that say how a page is fetched."""
+    """Add the flags that determine how a page is fetched."""
     for field in ("proxy", "headers", "user_agent", "robots", "click", "scroll", "wait_for", "render"):
         command = FLAGS[field].declared(command)
     return command
@@ -377,7 +378,7 @@ def given_values(options: Mapping[str, Any], flags: Mapping[str, CrawlFlag] = FL
 
 
 def with_urls_named(error: ShoalError, field: str, places: Sequence[str]) -> ShoalError:
-    """Return the error with each `field[number]` as what the user gave there: a URL, or a line of a file."""
+    """Return the error with each `field[number]` replaced by the words of the user: a URL, or a line of a file."""
 
     def name(match: re.Match[str]) -> str:
         given = shorten(places[int(match[1])]) if int(match[1]) < len(places) else match[0]

@@ -25,7 +25,7 @@ from shoal.pages.page import in_words as in_classes
 
 C = TypeVar("C", bound=Callable[..., Any])
 Columns = Mapping[str, str | Callable[[dict[str, Any]], object]]
-"""The columns of a table by heading: a field of the API object, or a function of it."""
+"""The columns of a table. For each heading: a field of the API object, or a function that takes the object."""
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
 
@@ -33,7 +33,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 
 def api_options(command: C) -> C:
-    """Add the flags of commands that call the API and can print what it returned."""
+    """Add the flags of commands that call the API and can print the response as JSON."""
     return with_api_target(json_option(command))
 
 
@@ -81,7 +81,7 @@ def to_the_second(time: str | None) -> str:
 
 
 def facts_of(values: Mapping[str, Any], *, without: Collection[str] = ()) -> list[tuple[str, str]]:
-    """Return the fields of an API object as rows for people, without empty ones."""
+    """Return the fields of an API object as rows for people, without empty fields."""
     rows = [(name.replace("_", " ").capitalize(), shown(values[name])) for name in values if name not in without]
     return [row for row in rows if row[1]]
 
@@ -107,8 +107,8 @@ def shown(value: Any) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty: str = "Nothing to show.") -> None:
-    """Print a table; if it has no rows, only the sentence `empty`, on stderr. Cells are never folded, even on a narrow
-    terminal: a folded id cannot be copied."""
+    """Print a table. If it has no rows, print only the sentence `empty`, on stderr. Cells are never wrapped, even on a
+    narrow terminal, because a wrapped id cannot be copied."""
     if not rows:
         note(empty)
         return
@@ -126,9 +126,9 @@ def print_list(
     *,
     as_json: bool,
     empty: str = "Nothing to show.",
-    hint: str = "Not all are shown; raise --limit.",
+    hint: str = "Not all items are shown; raise --limit.",
 ) -> None:
-    """Print what an API list returned, as JSON or as a table; if there is more, also how to see it."""
+    """Print the items of an API list, as JSON or as a table. If there are more items, also print how to see them."""
     if as_json:
         print_json({"items": items, "next": more})
         return
@@ -148,7 +148,7 @@ def _aligned(line: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _width(text: str) -> int:
-    """Return the display width of a text: wide characters take two columns, combining and invisible ones none."""
+    """Return the display width of a text. Wide characters take two columns, combining and invisible characters none."""
     if text.isascii():
         return len(text)
     return sum(
@@ -157,13 +157,13 @@ def _width(text: str) -> int:
 
 
 HERE = ApiTarget()
-SHORTEST_BREAK = 5.0  # seconds; less is normal at the start and end of a crawl
-BREAKS_BELOW = 0.9  # share of its duration: a crawl that worked for more than this had no pause worth showing
+SHORTEST_BREAK = 5.0  # seconds; a shorter time without work is normal at the start and end of a crawl
+BREAKS_BELOW = 0.9  # if a crawl worked for a larger share of its duration, its pauses are not shown
 
 
 def summary(status: CrawlStatus, elapsed_seconds: float | None = None, target: ApiTarget = HERE) -> dict[str, Any]:
-    """Return the summary. Until the crawl has ended, its duration is the time it ran, or `elapsed_seconds` if that is
-    longer. `target`: where the crawl is stored, for the commands in it."""
+    """Return the summary of a crawl. Until the crawl has ended, its duration is the time it ran, or `elapsed_seconds`
+    if that is longer. `target`: the store or server of the crawl, for the commands in the summary."""
     crawl, counts = status.crawl, status.counts
     seconds = max(elapsed_seconds or 0.0, counts.walked.total_seconds())
     if crawl.finished_at is not None:
@@ -191,9 +191,9 @@ def summary(status: CrawlStatus, elapsed_seconds: float | None = None, target: A
 
 
 def records_in_words(counts: Counts) -> str:
-    """Say why outputs have more records than the crawl has pages."""
+    """Explain why outputs have more records than the crawl has pages."""
     pages, errors = plural(counts.pages, "page"), plural(counts.unanswered, "error")
-    return f"{counts.records:,} = {pages} + {errors} without an answer"
+    return f"{counts.records:,} = {pages} + {errors} without a response"
 
 
 def _failed_seed(seed: FailedSeed) -> dict[str, Any]:
@@ -235,7 +235,7 @@ def rows_of(status: CrawlStatus, totals: dict[str, Any], outputs: Sequence[str])
 
 
 def _cut_off(status: CrawlStatus, target: ApiTarget) -> list[str]:
-    """Describe what each limit cut off, with the flag that sets it, and what is in quarantine."""
+    """Describe the URLs that each limit excluded, with the flag that sets the limit, and the URLs in quarantine."""
 
     def flag(name: str, value: float | None) -> str:
         return f"{flag_of(name)} {value or 0:g}s" if name == "max_seconds" else f"{flag_of(name)} {value}"
@@ -244,7 +244,7 @@ def _cut_off(status: CrawlStatus, target: ApiTarget) -> list[str]:
 
 
 def _took(totals: dict[str, Any], walked: float) -> str:
-    """Describe duration and rate; if there were pauses, show the working time separately."""
+    """Describe the duration and the rate of a crawl. If there were pauses, show the working time separately."""
     seconds, pace = totals["duration_seconds"], totals["pages_per_second"]
     had_breaks = 0 < walked < seconds * BREAKS_BELOW and seconds - walked > SHORTEST_BREAK
     if had_breaks:
@@ -266,7 +266,7 @@ def print_line(totals: dict[str, Any], *, to_stdout: bool) -> None:
 
 
 def print_answer(value: Any, text: str, *, as_json: bool) -> None:
-    """Print what the API returned: as JSON, or as this sentence."""
+    """Print the response of the API as JSON, or print this sentence instead."""
     if as_json:
         print_json(value)
     else:
@@ -276,7 +276,7 @@ def print_answer(value: Any, text: str, *, as_json: bool) -> None:
 def print_object(
     value: dict[str, Any], *, as_json: bool, rows: Callable[[dict[str, Any]], Sequence[tuple[str, str]]] = facts_of
 ) -> None:
-    """Print an API object, as JSON or as the rows that people see of it: by default, all its fields."""
+    """Print an API object as JSON, or as rows for people. By default, the rows show all fields."""
     if as_json:
         print_json(value)
     else:
@@ -291,7 +291,7 @@ def add_show(
     rows: Callable[[dict[str, Any]], Sequence[tuple[str, str]]] = facts_of,
     name: str = "show",
 ) -> None:
-    """Add a command that prints the API object at a path, whose braces stand for the argument."""
+    """Add a command that prints the API object at a path. The argument replaces the braces in the path."""
 
     @group.command(name, help=about)
     @argument
@@ -319,8 +319,8 @@ def print_rows(rows: Sequence[tuple[str, str]], *, to_stdout: bool) -> None:
 
 
 def found_at(depth: int) -> str:
-    """Describe the depth of a crawl: not clicks from a seed, because the first path to a page may not be the shortest
-    one, or may begin at a sitemap."""
+    """Describe the depth of a crawl. It is not the number of clicks from a seed, because the first path that was found
+    to a page may be longer than others, or may begin at a sitemap."""
     return f"{depth} (links on the first path found; sitemap entries count as 1)"
 
 
@@ -351,7 +351,7 @@ LIMITS = {"max_bytes": 14, "max_seconds": 15}  # exit codes of a crawl that a li
 
 
 def exit_code_of(status: CrawlStatus, how_to_go_on: str) -> int:
-    """Return the exit code, or raise the error that stands for it. `how_to_go_on`: the command that resumes a paused
+    """Return the exit code, or raise the error that determines it. `how_to_go_on`: the command that resumes a paused
     crawl."""
     state, reason = status.crawl.state, status.crawl.state_reason
     if status.failed_seeds or (state is CrawlState.FAILED and reason == NO_PAGE):

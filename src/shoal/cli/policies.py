@@ -87,8 +87,8 @@ def _fields(command: Callable[..., None]) -> Callable[..., None]:
 def add(
     urls: tuple[str, ...], seeds_file: str | None, site: bool, target: ApiTarget, as_json: bool, **given: Any
 ) -> None:
-    """Create a policy for a page, or for a site with --site. With --seeds, create one for each page of the file, or one
-    for a site with these seeds."""
+    """Create a policy for a page, or for a site with --site. With --seeds, create a policy for each page of the file.
+    With --seeds and --site, create one policy for a site with these seeds."""
     seeds = Seeds(urls, seeds_file)
     if not site and (seeds_file is not None or any(url.startswith("@") for url in urls)):
         _add_each(seeds, _form(given), target, as_json)
@@ -113,7 +113,7 @@ def add(
 
 
 def _add_each(seeds: Seeds, form: dict[str, Any], target: ApiTarget, as_json: bool) -> None:
-    """Create a policy for each URL, a batch per commit."""
+    """Create a policy for each URL. Each batch of policies is created in one commit."""
 
     async def upload(api: ApiClient) -> int:
         made = 0
@@ -139,7 +139,7 @@ def _add_each(seeds: Seeds, form: dict[str, Any], target: ApiTarget, as_json: bo
 @_fields
 @api_options
 def change(policy_id: str, target: ApiTarget, as_json: bool, **given: Any) -> None:
-    """Change fields of a policy; others stay unchanged. --label replaces all labels."""
+    """Change fields of a policy; other fields stay unchanged. --label replaces all labels."""
     form = _form(given)
     if not form:
         raise UsageError("Nothing to change", "pass a field, such as --frequency 1h or --set jitter=5m")
@@ -168,7 +168,7 @@ add_show(
     POLICY,
     _id,
     "Show a policy and its next run.",
-    partial(facts_of, without=("max_retry", "rule_set")),  # shown by their other names
+    partial(facts_of, without=("max_retry", "rule_set")),  # fields that are also shown under their better-known names
 )
 add_rm(policies, POLICY, _id, "Remove a policy. A running job finishes.")
 
@@ -200,7 +200,7 @@ def results(policy_id: str, limit: int, cursor: str | None, target: ApiTarget, a
 @api_options
 def diff(policy_id: str, before: str | None, after: str | None, target: ApiTarget, as_json: bool) -> None:
     """Show what changed between two results of a policy. Give the ids of their jobs; the default is the last two
-    successes."""
+    successful results."""
     path, sides = at(f"{POLICY}/diff", policy_id), {"from": before, "to": after}
     found = run_on(target, lambda api: api.get(path, **sides))
     if as_json:
@@ -222,7 +222,7 @@ def _result(one: dict[str, Any]) -> list[object]:
 
 
 def _found(result: dict[str, Any]) -> str:
-    """Return the data, or the error in its place."""
+    """Return the data of a result, or the error if there is no data."""
     error = result["meta"]["error"]
     return f"{error['code']}: {error['message']}" if error else _data(result["data"])
 
@@ -287,7 +287,9 @@ def list_priority_rules(target: ApiTarget, as_json: bool) -> None:
 
 @policies.command("import", epilog="Example: shoal policies import urls.csv --skip-bad")
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
-@click.option("--skip-bad", is_flag=True, help="Skip invalid lines; by default one invalid line rejects the file.")
+@click.option(
+    "--skip-bad", is_flag=True, help="Skip invalid lines. By default, the file is rejected if any line is invalid."
+)
 @api_options
 def take_in(file: Path, skip_bad: bool, target: ApiTarget, as_json: bool) -> None:
     """Create policies from a .csv or .jsonl file, all or none. Invalid lines are listed."""
@@ -370,8 +372,8 @@ def _kind_of(file: Path) -> str:
 
 
 def _look_through(lines: bytes, kind: str) -> list[tuple[int, str]]:
-    """Validate the lines locally, up to `MAX_BAD` invalid ones, with a progress bar: errors are shown before anything
-    is sent."""
+    """Validate the lines locally, with a progress bar, so that errors are shown before anything is sent. Stop after
+    `MAX_BAD` invalid lines."""
     from io import StringIO
 
     from shoal.plan.importer import MAX_BAD

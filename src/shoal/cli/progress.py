@@ -1,7 +1,7 @@
-"""The progress of a crawl on stderr: a first line with its rate, then a live line on a terminal, else a plain line per
-second.
+"""The progress of a crawl on stderr: a first line with the request rate, then a live line on a terminal, or else a
+plain line per second.
 
-The numbers are counted with each commit; the store is polled once a second for the size of the frontier.
+Each commit updates the numbers of pages. The size of the frontier is read from the store once a second.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ from shoal.process.local_crawl import CrawlTally
 LOOK_SECONDS = 1.0
 DRAW_SECONDS = 0.25
 RATE_SAMPLES = 10  # the rate is averaged over this many seconds
-STALL_SAMPLES = 5  # seconds without a page: hosts on hold or retries waiting, so no estimate
+STALL_SAMPLES = 5  # after so many seconds without a page, hosts are on hold or retries wait: show no estimate
 REFUSALS: tuple[ResponseClass, ...] = ("4xx", "5xx")
-MIN_SAMPLES = 3  # before there is an estimate
+MIN_SAMPLES = 3  # number of samples before the first estimate
 DOTS = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 ERASE = "\r\x1b[K"
 
@@ -56,17 +56,17 @@ class ProgressSnapshot(Struct, frozen=True):
     elapsed_seconds: float
     seconds_left: float | None
     again: int = 0  # waiting URLs that failed before
-    held: str | None = None  # hosts on hold, if everything waits for them
-    waits_for: str | None = None  # what the next fetch waits for, other than a hold
+    held: str | None = None  # the hosts on hold, if all URLs wait for them
+    waits_for: str | None = None  # the reason why the next fetch waits, unless it is a host on hold
     refusals: tuple[tuple[str, int], ...] = ()  # number of 4xx and 5xx pages, without zeros
 
     @property
     def facts(self) -> tuple[object, ...]:
-        """The values whose change makes a new line worth printing."""
+        """The values that matter to a reader: if one changes, a new line is printed."""
         return self.pages, self.errors, self.waiting, self.held, self.waits_for, self.refusals
 
     def words(self) -> list[str]:
-        """Return the parts of the line, the most important first: a narrow terminal cuts the rest."""
+        """Return the parts of the line, the most important first, because a narrow terminal cuts off the end."""
         left = None if self.seconds_left is None else in_time(max(1, round(self.seconds_left)))
         return [
             plural(self.pages, "page"),
@@ -84,7 +84,7 @@ class ProgressSnapshot(Struct, frozen=True):
 
 
 class Screen:
-    """The display of the progress; this one shows nothing."""
+    """The display of the progress. This base class shows nothing."""
 
     period_seconds = LOOK_SECONDS
 
@@ -108,19 +108,19 @@ class PlainLines(Screen):
 
 
 class LiveLine:
-    """A line at the bottom of a terminal that is updated in place. Until `close`, this stands for `sys.stderr`, so that
-    other lines, such as warnings, are written above it."""
+    """A line at the bottom of a terminal that is updated in place. Until `close`, this object replaces `sys.stderr`, so
+    that other lines, such as warnings, are written above the live line."""
 
     def __init__(self, terminal: TextIO) -> None:
         self._terminal = terminal
         self._dots = cycle(DOTS)
         self._shown = ""
-        self._begun = ""  # a line without its end, which is not written yet
+        self._begun = ""  # the beginning of a line that is not complete and therefore not written yet
         sys.stderr = self
 
     def show(self, text: str) -> None:
-        """Replace the line; its first word is bold. What does not fit is cut off, because nothing erases a second
-        line."""
+        """Replace the live line. Its first word is bold. Text that does not fit is cut off, because a second line would
+        not be erased."""
         first, space, rest = shorten(text, self._columns() - 4).partition(" ")
         self._shown = f"{next(self._dots)} \x1b[1m{first}\x1b[0m{space}{rest}"
         self._put("")
@@ -168,7 +168,7 @@ class LiveScreen(Screen):
 
 
 def screen(*, quiet: bool = False) -> Screen:
-    """Return a live line if stderr is a capable terminal, else plain lines; nothing of both if it is to be quiet."""
+    """Return a live line if stderr is a capable terminal, else plain lines. If `quiet`, the screen shows nothing."""
     if quiet:
         return Screen()
     if sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
@@ -177,7 +177,7 @@ def screen(*, quiet: bool = False) -> Screen:
 
 
 class ProgressSource(Protocol):
-    """A crawl that runs here or elsewhere, with its counts."""
+    """A crawl that runs in this process or in a different one, with its counts."""
 
     @property
     def crawl(self) -> Crawl: ...
@@ -194,7 +194,7 @@ class ProgressSource(Protocol):
 
 
 class Progress:
-    """Shows the progress of a crawl while the block runs. `before`: seconds that it ran before."""
+    """Shows the progress of a crawl while the block runs. `before`: seconds for which the crawl has already run."""
 
     def __init__(self, source: ProgressSource, clock: Clock, screen: Screen, *, before: float = 0.0) -> None:
         self._source = source
@@ -205,7 +205,7 @@ class Progress:
         self._counts = Counts()
         self._held: str | None = None
         self._waits_for: str | None = None
-        self._named = 0  # seeds that failed and were named, or are too many
+        self._named = 0  # number of failed seeds that were printed, or that need not be printed
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -244,7 +244,7 @@ class Progress:
         self._named = len(failed)
 
     async def look(self) -> None:
-        """Read the counts, and what the crawl waits for."""
+        """Read the counts of the crawl, and the reason why it waits."""
         with suppress(TimeError):  # the store is busy or unavailable, and the walker handles that
             self._counts = (await self._source.status()).counts
             self._waits_for = self._source.waits_for if self._counts.queued else None
@@ -254,7 +254,8 @@ class Progress:
 
     @property
     def _pages(self) -> int:
-        """The pages of all walkers: our own count if it is newer, else the count last read from the store."""
+        """The number of pages of all walkers: the count of this process if it is higher, else the last count from the
+        store."""
         return max(self._source.tally.pages, self._counts.pages)
 
     def snapshot(self) -> ProgressSnapshot:
@@ -275,7 +276,7 @@ class Progress:
         )
 
     def _waits_words(self) -> str | None:
-        """Describe what the next fetch waits for."""
+        """Describe the reason why the next fetch waits."""
         if self._waits_for != NEXT_URL:
             return self._waits_for
         tally = self._source.tally
@@ -291,7 +292,7 @@ class Progress:
         return len(self._samples) > STALL_SAMPLES and self._samples[-1][1] == self._samples[-1 - STALL_SAMPLES][1]
 
     def _seconds_left(self, rate: float) -> float | None:
-        """Estimate the time for the known URLs; URLs not found yet cannot be estimated."""
+        """Estimate the time to fetch the known URLs. URLs that are not found yet cannot be included."""
         waiting, config = self._counts.queued, self._source.crawl.config
         if len(self._samples) <= MIN_SAMPLES or not rate or not waiting or self._is_still():
             return None
@@ -307,8 +308,8 @@ FASTER: dict[Speed, Speed] = {"slow": "normal", "normal": "fast", "fast": "max"}
 
 
 def first_line(crawl: Crawl, asked: CrawlConfig | None, settings: Settings) -> str:
-    """Print what is crawled, at which rate, why, and which option changes the rate. `asked`: the options as they were
-    given, without defaults; None if the crawl is resumed."""
+    """Return the first line: the site, the request rate, the reason for this rate, and the option that changes it.
+    `asked`: the options that the user gave, without defaults; None if the crawl is resumed."""
     if crawl.state is CrawlState.COMPLETED:
         return f"Crawl {crawl.id} is complete; its stored pages are read."
     seeds = crawl.config.seeds
@@ -340,7 +341,7 @@ def _rate_and_why(crawl: Crawl, asked: CrawlConfig | None, settings: Settings) -
 
 
 def rate_words(delay_seconds: float) -> str:
-    """Describe the rate of requests that are this far apart: `at 5 requests/s per host`."""
+    """Describe the request rate that results from this delay, such as `at 5 requests/s per host`."""
     if delay_seconds > 1:
         return f"at 1 request every {delay_seconds:g} s per host"
     per_second = f"{1 / delay_seconds:,.3g}"
@@ -348,7 +349,7 @@ def rate_words(delay_seconds: float) -> str:
 
 
 def held_words(hosts: list[HeldHost]) -> str | None:
-    """Describe when the first of these hosts on hold accepts requests again."""
+    """Describe until when the first of these hosts is on hold."""
     if not hosts:
         return None
     first = min(hosts, key=lambda host: host.until)

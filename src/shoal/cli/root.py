@@ -23,7 +23,7 @@ from shoal.base.machine import NO_SPACE
 from shoal.base.text import clean, nearest, shorten
 
 INTERRUPTED = 130
-UNWRITABLE = (errno.EBADF, errno.EIO)  # stdout was opened for reading, or its terminal is gone
+UNWRITABLE = (errno.EBADF, errno.EIO)  # stdout was opened for reading only, or its terminal no longer exists
 FLAG_OF = {  # settings that have a flag
     "DATABASE_URL": "--store",
     "SHOAL_LISTEN": "--listen",
@@ -41,7 +41,7 @@ HARMFUL = frozenset(
         "restart-browser",
     }
 )
-"""Commands that end, remove or invalidate something: suggested only for an obvious typing mistake."""
+"""Commands that end, remove or invalidate something. They are suggested only for an obvious typing mistake."""
 MIN_TYPO_LENGTH, LONG_WORD = 6, 8  # letters
 
 
@@ -63,7 +63,7 @@ class LazyCommands:
 
 
 def _without_extra(extra: Extra, description: str) -> click.Command:
-    """Return a command that accepts all arguments and says what it needs."""
+    """Return a command that accepts any arguments and raises the error about the missing extra."""
 
     @click.command(help=description, context_settings={"ignore_unknown_options": True})
     @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="...")
@@ -118,15 +118,16 @@ OTHER_NAMES: Mapping[str, str] = {
     "add": "create",
     "create": "add",
 }
-"""Names of options and commands in the API, in the library and in earlier versions. They are accepted wherever the
-option or command exists and the name means nothing else; `Form.other_names` has those of requests."""
+"""Additional names of options and commands, from the API, the library and earlier versions. A name is accepted wherever
+the option or command exists and the name has no other meaning. `Form.other_names` has the additional names in
+requests."""
 ARGUMENTS: Mapping[str, str] = {"after": "cursor", "scope": "key", "seeds": "urls", "url": "urls"}
-"""The parameters of fields that are called otherwise in requests; others have the name of their field."""
+"""Request fields whose parameter has a different name. All other parameters have the name of their field."""
 
 
 class Command(click.Command):
-    """A command that accepts the other names of its options, names its flags in errors about a field, and groups its
-    options in its help. `sections` has the parameters of each group by its title; those that it does not name come
+    """A command that accepts additional names of its options, names the flag in errors about a field, and groups the
+    options in its help. `sections` has the parameters of each group by its title. Options that are in no group come
     last."""
 
     def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]] | None = None, **more: Any) -> None:
@@ -143,7 +144,7 @@ class Command(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            error.ctx = error.ctx or ctx  # click does not set it for an option without its value
+            error.ctx = error.ctx or ctx  # click does not set `ctx` if the value of an option is missing
             raise
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -153,7 +154,8 @@ class Command(click.Command):
             raise error.called(self._flag_of) from None
 
     def _flag_of(self, field: str) -> str:
-        """Return the flag or the argument for a field of a request; the field itself if there is none."""
+        """Return the flag or the argument for a field of a request. Return the field if there is no parameter for
+        it."""
         name = field.partition("[")[0]
         known = {param.name: param for param in self.params}
         param = known.get(name) or known.get(ARGUMENTS.get(name, ""))
@@ -174,11 +176,12 @@ class Command(click.Command):
     def _name_of(self, name: str) -> str:
         own = {flag.lstrip("-") for param in self.params for flag in param.opts}
         other = OTHER_NAMES.get(name, name)
-        return other if other in own and name not in own else name  # an error quotes what was written
+        return other if other in own and name not in own else name  # errors quote the name that the user wrote
 
 
 class WaitOption(click.Option):
-    """`--wait`, with or without a duration. Nothing but a duration is its value, so that arguments may follow it."""
+    """The option `--wait`, with or without a duration. A following word is its value only if it is a duration, so that
+    arguments may follow the option."""
 
     DURATION = re.compile(r"inf|[0-9.]+ *[a-z]*")
 
@@ -187,7 +190,7 @@ class WaitOption(click.Option):
         self._bare = bare
 
     def with_value(self, args: Sequence[str]) -> list[str]:
-        """Return the arguments with a value for the option wherever it has none."""
+        """Return the arguments with the default duration added wherever the option has no value."""
         end = list(args).index("--") if "--" in args else len(args)
         following = [*args[1:end], ""]
         return [
@@ -197,7 +200,7 @@ class WaitOption(click.Option):
 
 
 class CommandGroup(click.Group):
-    """A group that accepts the other names of its commands, and suggests the nearest one for an unknown name."""
+    """A group that accepts additional names of its commands, and suggests the nearest name for an unknown one."""
 
     command_class = Command
 
@@ -236,13 +239,14 @@ def shoal(debug: bool) -> None:
 
 
 def run(words: Sequence[str]) -> int:
-    """Run one command line. Never raises, except when the reader of stdout has closed it."""
+    """Run one command line. It raises no error, except `BrokenPipeError` if the reader of stdout has closed the
+    pipe."""
     words, debug = _without_debug(words)
     warnings.showwarning = _show_warning
     try:
         with shoal.make_context("shoal", words or ["--help"]) as context:
             outcome = shoal.invoke(context)
-        sys.stdout.flush()  # an error of the last lines is one of the command, as that of any other line
+        sys.stdout.flush()  # flush here, so that an error in writing the last lines is an error of the command
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
     except BrokenPipeError:
@@ -265,7 +269,7 @@ def _without_debug(words: Sequence[str]) -> tuple[list[str], bool]:
 
 
 def _by_flag(error: BaseException, words: Sequence[str]) -> BaseException:
-    """Name the flag instead of the setting in an error, if a flag set it."""
+    """Name the flag instead of the setting in an error, if a flag set the value."""
     if isinstance(error, BackendUnavailable) and _is_given("--store", words):
         error.message = error.message.replace("DATABASE_URL", "--store")
     if not isinstance(error, BadConfig):
@@ -300,7 +304,7 @@ def tell(error: BaseException, as_json: bool) -> int:
 
 
 def _known(error: BaseException) -> ShoalError | None:
-    """Return the ShoalError for an exception: the first of a group, or one made from click's."""
+    """Return the `ShoalError` for an exception: the first one in a group, or one made from an error of click."""
     if isinstance(error, BaseExceptionGroup):
         return next(filter(None, map(_known, error.exceptions)), None)
     if isinstance(error, click.ClickException):
@@ -325,12 +329,12 @@ def _usage(error: click.ClickException) -> UsageError:
 
 
 def _called(param: click.Parameter) -> str:
-    """Return how the user knows a parameter: the flag, or the argument as the help shows it."""
+    """Return the name of a parameter for users: the flag, or the argument as it is written in the help."""
     return max(param.opts, key=len) if isinstance(param, click.Option) else param.human_readable_name.strip("[].…")
 
 
 def _accepted(kind: click.ParamType[Any]) -> str | None:
-    """Return which values a parameter of this type accepts, if that can be said."""
+    """Describe the values that a parameter of this type accepts, if they can be described."""
     match kind:
         case click.Choice(choices=[*most, last]):
             return f"{', '.join(most)} or {last}"
@@ -347,7 +351,8 @@ def _accepted(kind: click.ParamType[Any]) -> str | None:
 
 
 def _flag_for(error: click.NoSuchOption, command: click.Command) -> str | None:
-    """Return the flag of a command for an unknown one that is named like a field of a crawl, or as other tools do."""
+    """Return the flag that the user means with an unknown flag, if that is the name of a crawl field, or the name that
+    other tools use."""
     from shoal.cli.options import FLAGS
     from shoal.crawl.crawl import CrawlConfig
 
@@ -365,13 +370,13 @@ def _say(problem: dict[str, Any], message: str, as_json: bool) -> None:
 def _to_stderr(text: str) -> None:
     try:
         print(text, file=sys.stderr)
-    except (OSError, ValueError):  # stderr is closed: there is only the exit code
+    except (OSError, ValueError):  # stderr is closed, so the exit code is the only message
         return
 
 
 def _hint(name: str, path: str, known: Iterable[str]) -> str:
-    """Return the fix for an unknown command: the nearest one, or the help. A command that ends or removes something is
-    only suggested for an obvious typing mistake."""
+    """Return the fix for an unknown command: the nearest command, or the help. A command that ends or removes something
+    is only suggested for an obvious typing mistake."""
     close = nearest(name.lower(), known)
     if close is None or (close in HARMFUL and not _is_typo(name.lower(), close)):
         return f'see "{path} --help" for all commands'
@@ -379,8 +384,8 @@ def _hint(name: str, path: str, known: Iterable[str]) -> str:
 
 
 def _is_typo(written: str, meant: str) -> bool:
-    """Return whether a word is a typing mistake for a command: one letter off, or two in a long word. Short words have
-    too many neighbours: `shop` need not mean `stop`."""
+    """Return whether a word is a mistyped command: one letter differs, or two in a long word. Short words are excluded,
+    because too many words are similar to them: `shop` need not mean `stop`."""
     if len(meant) < MIN_TYPO_LENGTH or abs(len(written) - len(meant)) > 2:
         return False
     return _distance(written, meant) <= (1 if len(meant) < LONG_WORD else 2)

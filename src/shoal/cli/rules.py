@@ -44,7 +44,7 @@ class ReplayTally:
     read: int = 0
     left_out: int = 0  # not HTML with a 2xx status, or not matched by the rule set
     without_body: int = 0
-    as_sent: int = 0  # of those read: rendered pages whose rendered document was not stored
+    as_sent: int = 0  # pages among those read that were rendered, but whose rendered document was not stored
 
 
 class RuleReplay:
@@ -57,8 +57,8 @@ class RuleReplay:
         self.tally = ReplayTally()
 
     async def read(self, crawl: Crawl) -> AsyncIterator[Page]:
-        """Yield each page the rule set matches, with the data it extracted and the error of that, if any, in the order
-        in which the pages were stored."""
+        """Yield each page that the rule set matches, in the order in which the pages were stored. Each page has the
+        extracted data, and the error of the extraction if there was one."""
         last = 0
         while rows := await self._after(crawl, last):
             last = rows[-1][0]
@@ -71,7 +71,7 @@ class RuleReplay:
         return await self._app.database.read(lambda tx: PageStore().after(tx, crawl.number, last, PAGES_AT_ONCE))
 
     async def _reread(self, page: Page) -> bool:
-        """Replace the data of a page; return False if it is left out."""
+        """Replace the data of a page by newly extracted data. Return False if the page is left out."""
         url = page.final_url or page.url
         if not _has_content(page.status) or not self._data.reads(url):
             self.tally.left_out += 1
@@ -92,7 +92,7 @@ class RuleReplay:
 
 
 def _has_content(status: int | None) -> bool:
-    """Return whether there is content: sent now, or sent earlier and unchanged since (304)."""
+    """Return whether the page has content: sent in this response, or earlier and unchanged since (304)."""
     return status is not None and (200 <= status < 300 or status == NOT_MODIFIED)
 
 
@@ -141,8 +141,8 @@ def test(file: str, url: str, as_json: bool, **options: Any) -> int:
 def apply(
     file: str, crawl_id: str, output: Sequence[str], fields: str | None, explode: str | None, store: str | None
 ) -> None:
-    """Extract data again from the stored bodies of CRAWL. Uses the rule set in FILE and writes the URL, the data and
-    the error of each page, or the given fields of its record."""
+    """Extract data again from the stored bodies of CRAWL. The rule set is in FILE. Writes the URL, the data and the
+    error of each page, or the fields that --fields names."""
     rules = read_rules_file(file)
     outputs = Outputs(output)
     if outputs.from_bodies or outputs.links:

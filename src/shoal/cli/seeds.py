@@ -1,6 +1,6 @@
-"""Seeds as users name them: URLs with or without a scheme, and files of URLs (lines, CSV, JSON Lines, CDXJ or CDX).
+"""Seeds as users give them: URLs with or without a scheme, and files of URLs (lines, CSV, JSON Lines, CDXJ or CDX).
 
-A file is read line by line, and twice: first to check every line, then to use them. Its size does not matter.
+A file is read line by line, twice: first to check every line, then to use the URLs. So files may have any size.
 """
 
 import csv
@@ -29,8 +29,10 @@ from shoal.crawl.crawl import MOST_SEEDS
 from shoal.crawl.scope import SEED_FIX
 from shoal.observe.logs import note
 
-FIRST = 1_000  # seeds of a large file that are stored with the crawl; the others are only added to its frontier
-BATCH, BATCH_BYTES = 5_000, 500_000  # seeds of one request, within the default of SHOAL_MAX_REQUEST
+# Number of seeds of a large file that are stored with the crawl. All other seeds are only added to its frontier.
+FIRST = 1_000
+# Maximum number of seeds in one request, and of their bytes; less than the default of SHOAL_MAX_REQUEST.
+BATCH, BATCH_BYTES = 5_000, 500_000
 LONGEST_LINE = 1_000_000  # characters
 MAX_LISTED = 10  # invalid lines in an error message
 STDIN = "-"
@@ -45,15 +47,15 @@ seeds_option = click.option("--seeds", "seeds_file", metavar="FILE", help=f"Read
 
 
 class Seed(NamedTuple):
-    """A URL, and where the user wrote it: empty on the command line, else the line of the file."""
+    """A URL, and the place where the user wrote it: the line of a file, or empty for the command line."""
 
     url: str
     place: str = ""
 
 
 def with_scheme(text: str) -> str:
-    """Return a URL that was written without its scheme with the one that is tried: `https`, or `http` for a server on
-    this machine. Other text is returned unchanged."""
+    """Add a scheme to a URL without a scheme: `https`, or `http` for a server on this machine. Any other text is
+    returned unchanged."""
     bare = None if "://" in text else _BARE.fullmatch(text)
     if bare is None or not (bare["host"] == "localhost" or re.search(r"\w\.\w|:", bare["host"])):
         return text
@@ -61,8 +63,8 @@ def with_scheme(text: str) -> str:
 
 
 class Seeds:
-    """The seeds of a command, in their order: those on the command line, where `@FILE` is a file, then those of the
-    file. Every one is checked before this object exists."""
+    """The seeds of a command, in this order: the URLs on the command line, the URLs in files given as `@FILE`, then the
+    URLs in `file`. The constructor checks all of them."""
 
     def __init__(self, urls: Sequence[str], file: str | None = None) -> None:
         self._urls = [text for text in urls if not text.startswith("@")]
@@ -83,12 +85,12 @@ class Seeds:
 
     @property
     def first(self) -> list[Seed]:
-        """The seeds to create a crawl with: all of them, or the first of a large file."""
+        """The seeds with which a crawl is created: all seeds, or the first seeds of a large file."""
         return list(islice(self, FIRST if self.count > MOST_SEEDS else MOST_SEEDS))
 
     @property
     def has_more(self) -> bool:
-        """Whether seeds have to be added to the crawl before it starts."""
+        """True if further seeds must be added to the crawl before it starts."""
         return self.count > MOST_SEEDS
 
     def more(self) -> Iterator[list[Seed]]:
@@ -129,7 +131,7 @@ class Seeds:
 
 
 def batches(seeds: Iterator[Seed]) -> Iterator[list[Seed]]:
-    """Yield the seeds in batches that fit into a request each."""
+    """Yield the seeds in batches. Each batch fits into one request."""
     batch, size = list[Seed](), 0
     for seed in seeds:
         length = len(seed.url.encode()) + 3  # quotes and a comma
@@ -143,7 +145,7 @@ def batches(seeds: Iterator[Seed]) -> Iterator[list[Seed]]:
 
 
 class SeedFile:
-    """A file of URLs, which can be read several times. Its first line decides what it is."""
+    """A file of URLs, which can be read several times. Its first line determines the format."""
 
     def __init__(self, name: str) -> None:
         self.name = "stdin" if name == STDIN else shorten(name)
@@ -153,16 +155,17 @@ class SeedFile:
             weakref.finalize(self, self._stdin.close)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        """Yield each URL with its line, in words."""
+        """Yield each URL with the line number and the file, such as `line 3 of urls.txt`."""
         try:
             with self._open() as file:
-                lines = iter(lambda: file.readline(LONGEST_LINE), "")  # the rest of a longer one is refused as a URL
+                # If a line is longer than `LONGEST_LINE`, the rest of it is refused as an invalid URL.
+                lines = iter(lambda: file.readline(LONGEST_LINE), "")
                 first = next(lines, "")
                 for number, text in self._reader(first)(chain([first] if first else [], lines)):
                     yield text, f"line {number:,} of {self.name}"
         except UnicodeDecodeError:
             raise InvalidInput(self.name, "is not UTF-8 text", "save it as UTF-8") from None
-        except (OSError, EOFError) as error:  # the second is that of a broken .gz
+        except (OSError, EOFError) as error:  # a broken .gz file raises `EOFError`
             why = (getattr(error, "strerror", None) or str(error)).lower()
             raise InvalidInput(self.name, f"cannot be read ({why})", "pass a readable file with URLs") from None
 
@@ -232,8 +235,8 @@ class SeedFile:
 
 
 def _header(line: str) -> tuple[str, int, int] | None:
-    """Return the delimiter, the column of the URLs and the number of header lines of a CSV file, from its first line;
-    None if it is not CSV."""
+    """Return the delimiter, the URL column and the number of header lines of a CSV file, based on the first line.
+    Return None if the file is not CSV."""
     for delimiter in (",", "\t", ";"):
         with suppress(csv.Error):
             cells = [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter), [])]
@@ -247,7 +250,7 @@ def _header(line: str) -> tuple[str, int, int] | None:
 
 
 def _spooled(stream: IO[bytes]) -> IO[bytes]:
-    spool = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as its file of seeds
+    spool = tempfile.TemporaryFile()  # noqa: SIM115 - stays open as long as the `SeedFile` exists
     shutil.copyfileobj(stream, spool)
     spool.flush()
     return spool

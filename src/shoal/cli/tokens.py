@@ -51,11 +51,12 @@ def tokens() -> None:
 @click.option("--expires-in", metavar="D", help="Expire the token after this long, such as 90d.  [default: never]")
 @api_options
 def create(target: ApiTarget, as_json: bool, **which: Any) -> None:
-    """Create a token. It is printed once and cannot be shown again."""
+    """Create a token. The token is printed once and cannot be shown again."""
     given = {field: value for field, value in which.items() if value}
 
     async def work(api: ApiClient) -> tuple[dict[str, Any], bool]:
-        is_first = not (await api.get(TOKENS, limit=1))["items"]  # before there is one, which this request would need
+        # Check this before the first token exists: from then on, this request would need a token.
+        is_first = not (await api.get(TOKENS, limit=1))["items"]
         return await api.post(TOKENS, given), is_first
 
     made, is_first = run_on(target, work, existing=False)
@@ -65,7 +66,7 @@ def create(target: ApiTarget, as_json: bool, **which: Any) -> None:
     print(made["token"], flush=True)
     note(f"{made['id']} has the scope {', '.join(made['scopes'])}. Store the token safely; it is not shown again.")
     if is_first:
-        note("This is the first token: from now on every request to `shoal serve` on this store needs one.")
+        note("This is the first token: from now on every request to `shoal serve` on this store needs a token.")
         note("Each node and each bot needs its own token: --role node --node-id ID, --role bot.")
 
 
@@ -86,7 +87,7 @@ add_show(
 
 @tokens.command()
 @id_argument("token_id")
-@click.option("--yes", is_flag=True, help="Revoke it even if it is the last valid admin token.")
+@click.option("--yes", is_flag=True, help="Revoke the token even if it is the last valid admin token.")
 @api_options
 def revoke(token_id: str, yes: bool, target: ApiTarget, as_json: bool) -> None:
     """Revoke a token. Every controller rejects it within a few seconds."""

@@ -94,7 +94,7 @@ def disable(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
 @_id
 @api_options
 def rotate(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
-    """Replace the signing secret. For a day, deliveries are signed with both the old and the new one."""
+    """Replace the signing secret. For a day, deliveries are signed with both the old and the new secret."""
     _print_secret(run_on(target, lambda api: api.post(at(f"{WEBHOOK}/rotate", webhook_id))), as_json)
 
 

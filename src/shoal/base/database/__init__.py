@@ -1,4 +1,4 @@
-"""The database contract: how packages open a transaction. The statements inside it are named queries."""
+"""The database contract: how packages open a transaction. Inside a transaction, they run named queries."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -10,9 +10,9 @@ Rows = Sequence[dict[str, Any]] | Sequence[tuple[Any, ...]]
 """The rows of a batch: tuples in the parameter order of the query, or dictionaries where speed does not matter."""
 
 MOST_READ = 16_000_000
-"""The characters of large rows that are in memory at the same time."""
+"""Maximum number of characters of large rows in memory at the same time."""
 MOST_DECODED = 5_000_000
-"""The characters of JSON that are decoded in one step: on PostgreSQL, the event loop does it in 30 ms."""
+"""Maximum number of JSON characters decoded in one step: on PostgreSQL, they block the event loop for 30 ms."""
 
 Callback = Callable[[], None]
 Call = Callable[[], Awaitable[None]]
@@ -23,7 +23,7 @@ class Conflict(Exception):
 
 
 class Tx(Protocol):
-    """An open transaction. Each query stands beside the module that runs it (`queries.py`)."""
+    """An open transaction. The text of each query is in a file beside the module that runs it (`queries.py`)."""
 
     async def all(self, query: str, **values: Any) -> list[Any]:
         """Return every row of a named query."""
@@ -52,9 +52,10 @@ class Tx(Protocol):
     def on_commit(self, callback: Callback) -> None:
         """Call a plain function on the event loop once this transaction has committed, before `Database.run` returns.
 
-        Callbacks run in the order in which they were registered. They are dropped if the transaction is rolled back;
-        an attempt that is repeated after a conflict registers its own. They must be quick, must not raise, and cannot
-        use the transaction: read what they need before. For signals and other effects inside this process.
+        Use it for signals and other effects inside this process. Callbacks run in the order in which they were
+        registered. They are dropped if the transaction is rolled back; when the unit of work is run again after a
+        conflict, it registers them again. They must be quick, must not raise, and cannot use the transaction, so read
+        the values that they need before the commit.
         """
         ...
 
@@ -62,23 +63,23 @@ class Tx(Protocol):
         """Await a call to another system, such as Redis, once this transaction has committed, before `Database.run`
         returns.
 
-        It is dropped if the transaction is rolled back, and lost if the process dies in between, so a periodic sweep
-        must be able to make up for it. It must not raise: the transaction is committed, and its caller must learn so.
-        The driver may await it where there is no event loop.
+        The call is dropped if the transaction is rolled back. It is lost if the process dies between the commit and
+        the call, so a periodic sweep must be able to make up for it. The call must not raise, because the caller of
+        the transaction must learn that it was committed. The driver may await the call where there is no event loop.
         """
         ...
 
     def after_rollback(self, call: "Call") -> None:
-        """Await a call to another system if this transaction is rolled back, to undo there what was done for it. Like
-        `after_commit`, it must not raise, and it is lost if the process dies."""
+        """Await a call to another system if this transaction is rolled back. The call undoes changes that were made in
+        that system for this transaction. It must not raise, and it is lost if the process dies."""
         ...
 
     def afterwards(self, work: "Work[Any]") -> None:
-        """Run a further unit of work after this one; on stores with several writers, in a separate transaction, so that
-        others need not wait for its locks.
+        """Run a further unit of work after this one. On stores with several writers it gets a separate transaction, so
+        that no other transaction waits for this one's locks any longer.
 
-        It is tried once: if the process dies or the store fails in between, it is lost. Use it for changes that a
-        periodic sweep repeats. To call a function after the commit, use `on_commit`.
+        The further unit is tried once: if the process dies or the store fails before its commit, it is lost. Use it
+        only for changes that a periodic sweep repeats. To call a function after the commit, use `on_commit`.
         """
         ...
 
@@ -87,7 +88,8 @@ Work = Callable[[Tx], Awaitable[T]]
 
 
 class Effects:
-    """What a unit of work wants done after it. The drivers' transactions keep it."""
+    """The callbacks, calls and further work that a unit of work has registered to run after it. The transaction classes
+    of the drivers inherit from this class."""
 
     __slots__ = ("callbacks", "calls", "later", "undo_calls")
 
@@ -117,13 +119,13 @@ class Database(Protocol):
     async def run(self, work: Work[T], *, within: timedelta | None = None) -> T:
         """Run `work` in one write transaction: commit all of it, or nothing and raise an error.
 
-        If the connection is lost during the commit, it may have taken effect. `within`: how long a store behind a
-        network may take to answer a statement, if that is less than usual."""
+        If the connection is lost during the commit, the commit may have taken effect. `within`: how long a store behind
+        a network may take to respond to a statement, if that is shorter than usual."""
         ...
 
     async def once(self, work: Work[T], *, within: timedelta) -> T:
-        """Run `work`, which is a single statement, as its own commit: nothing else is sent to the store, so only
-        this deadline shows that its connection has fallen silent."""
+        """Run `work`, which must be a single statement, as a separate commit in one round trip. The deadline `within`
+        is the only way to notice that the connection has fallen silent."""
         ...
 
     async def read(self, work: Work[T], *, within: timedelta | None = None) -> T:
@@ -137,8 +139,9 @@ CALL_FAILED = "a call failed after its transaction was committed"
 
 
 def call_all(callbacks: Iterable[Callback]) -> None:
-    """Call the `on_commit` callbacks of a committed transaction, in order. Its caller must learn of the commit in any
-    case, so an error goes to the exception handler of the event loop, and the others are still called."""
+    """Call the `on_commit` callbacks of a committed transaction, in order. The caller of the transaction must learn of
+    the commit in any case. So if a callback raises, the exception handler of the event loop gets the error, and the
+    remaining callbacks are still called."""
     for callback in callbacks:
         try:
             callback()
@@ -147,7 +150,7 @@ def call_all(callbacks: Iterable[Callback]) -> None:
 
 
 async def await_all(calls: Iterable[Call]) -> None:
-    """Await the `after_commit` calls of a committed transaction, in order, in the same way."""
+    """Await the `after_commit` calls of a committed transaction, in order. Errors are handled as in `call_all`."""
     for call in calls:
         try:
             await call()
@@ -156,7 +159,7 @@ async def await_all(calls: Iterable[Call]) -> None:
 
 
 def run_to_end(call: Awaitable[T], otherwise: str) -> T:
-    """Return the result of a coroutine that never suspends; raise `RuntimeError` with these words if it does."""
+    """Return the result of a coroutine that never suspends; raise `RuntimeError` with this message if it does."""
     coroutine: Any = call
     try:
         coroutine.send(None)
@@ -168,8 +171,8 @@ def run_to_end(call: Awaitable[T], otherwise: str) -> T:
 
 
 def readable(rows: Sequence[Any], *, decoded: bool = False) -> list[Any]:
-    """Return the first rows whose contents may be read together, by the column `size`, which is queried before the
-    contents; at least one."""
+    """Return as many of the first rows as may be read together, at least one. The column `size`, which is queried
+    before the contents, tells how large each row is."""
     limit = MOST_DECODED if decoded else MOST_READ
     size, found = 0, list[Any]()
     for row in rows:

@@ -1,13 +1,13 @@
-"""The store's clock (decision 0033). Leases, slots, holds, retries and policies use it, never that of a process.
-It never goes back: if the underlying clock is set back, this one continues until the other has caught up; if it is set
-forward, this one follows.
+"""The store's clock (decision 0033). Leases, slots, holds, retries and policies use it, never the clock of a process.
+The store's clock never goes back. If the underlying clock is set back, the store's clock continues until the underlying
+clock has caught up. If the underlying clock is set forward, the store's clock jumps forward, too.
 
-Both dialects keep an anchor: the store's clock showed `at` when the underlying clock showed `since`. From there it
-follows the underlying clock, but at nine tenths of its speed while it is ahead, so that the underlying clock catches up
-after it was set back, and nothing waits longer than it should.
+Both dialects keep an anchor: the store's clock showed `at` when the underlying clock showed `since`. From there the
+store's clock follows the underlying clock. While the store's clock is ahead, it runs at nine tenths of the speed, so
+that the underlying clock catches up.
 
-The underlying clock is the server's on PostgreSQL. On SQLite it is the uptime of the machine plus a `base`: the
-difference between wall clock and uptime at the last check. So a step of the wall clock has no effect there until a
+On PostgreSQL, the underlying clock is the server's clock. On SQLite, it is the uptime of the machine plus a `base`: the
+difference between wall clock and uptime at the last check. So on SQLite, a step of the wall clock has no effect until a
 check absorbs it.
 """
 
@@ -23,15 +23,15 @@ from shoal.base.service import PassResult
 from shoal.base.signals import Signal, Signals
 
 SECOND = 1_000_000
-TOLERANCE = 1 * SECOND  # a smaller step is harmless, and a machine under load reads clocks late
+TOLERANCE = 1 * SECOND  # smaller steps are ignored: they are harmless, and a busy machine reads clocks late
 MARK_EVERY = 60 * SECOND  # maximum age of the anchor, the only reference of a machine that boots with a wrong clock
-MARK_AHEAD_EVERY = 10 * SECOND  # the same while ahead of PostgreSQL's server: at most 30 seconds beyond the anchor
+MARK_AHEAD_EVERY = 10 * SECOND  # maximum age while the store's clock is ahead of the PostgreSQL server's clock
 
 
 class ClockStepped(Signal, frozen=True, kw_only=True):
-    """The clock underlying the store's was set: the database server's, or the machine's for an embedded store."""
+    """The clock that underlies the store's clock was set: the database server's clock, or the machine's for SQLite."""
 
-    direction: str  # back or forward
+    direction: str  # `back` or `forward`
     seconds: float
 
 
@@ -50,8 +50,8 @@ class ClockCheck(Struct, frozen=True):
 
 class StoreClock(Protocol):
     async def check(self, database: Database, clock: Clock) -> ClockCheck:
-        """Compare the underlying clock with the uptime of this machine, and absorb a step. Call it about once a second,
-        from any number of processes: one of them absorbs a step, and only that one gets it reported."""
+        """Compare the underlying clock with the uptime of this machine, and absorb a step. Call this about once a
+        second, from any number of processes. Only the process that absorbs a step gets it in its result."""
         ...
 
 
@@ -61,14 +61,14 @@ def store_clock(dialect: str) -> StoreClock:
 
 def store_time(below: int, at: int, since: int) -> int:
     """Return the time of the store's clock when the underlying clock shows `below`."""
-    if at <= since:  # it is not ahead
+    if at <= since:  # the store's clock is not ahead
         return below
     return max(below, at + 9 * (below - since) // 10)
 
 
 class ClockAnchor(Struct, frozen=True):
-    """The clock of a SQLite file. `jumped_at`: when it last jumped forward. `untold`: a step that was not reported
-    yet."""
+    """The anchor of a SQLite file's clock. `jumped_at`: when the clock last jumped forward. `untold`: the size of a
+    step that was not reported yet."""
 
     boot: str = ""
     base: int = 0
@@ -97,19 +97,20 @@ class WallClock(Struct, frozen=True):
 
 
 def after_boot(anchor: ClockAnchor, wall: WallClock) -> ClockAnchor | None:
-    """Return the anchor after a reboot or on another machine; None if the machine has not restarted since."""
+    """Return the anchor after a reboot or on a different machine; None if the machine was not restarted."""
     if anchor.boot == wall.boot and wall.after >= anchor.since - anchor.base:
         return None
     base = wall.micros - wall.after
     if wall.micros >= anchor.at:
         return replace(anchor, boot=wall.boot, base=base, at=wall.micros, since=wall.micros)
-    at = anchor.at + MARK_EVERY  # no stored time is further ahead, apart from its own duration
+    at = anchor.at + MARK_EVERY  # nothing was stored later than one `MARK_EVERY` after the anchor
     untold = anchor.untold + wall.micros - at
     return replace(anchor, boot=wall.boot, base=base, at=at, since=wall.micros, untold=untold)
 
 
 def after_check(anchor: ClockAnchor, wall: WallClock) -> tuple[ClockAnchor, int]:
-    """Return the anchor after a check of the wall clock, and by how much that was set since the last check."""
+    """Return the anchor after a check of the wall clock, and by how much the wall clock was set since the last
+    check."""
     anchor = after_boot(anchor, wall) or anchor
     now = anchor.now(wall.after)
     step = wall.micros - wall.after - anchor.base
@@ -144,7 +145,7 @@ async def _read(tx: Tx) -> tuple[ClockAnchor, int]:
 
 
 class _Reading(Struct, frozen=True):
-    """The server's clock, read between two readings of our uptime."""
+    """The server's clock, read between two readings of this machine's uptime."""
 
     server: int
     now: int
@@ -155,8 +156,8 @@ class _Reading(Struct, frozen=True):
 
 
 class PostgresClock:
-    """Each process remembers its last reading, because only a comparison
-    with our uptime shows that the server's clock was set."""
+    """The store's clock on PostgreSQL. Each process remembers its last reading, because only a comparison with the
+    uptime of its machine shows that the server's clock was set."""
 
     def __init__(self) -> None:
         self._last: _Reading | None = None
@@ -176,7 +177,7 @@ class PostgresClock:
         first = await database.run(
             lambda tx: tx.execute("anchor_server_clock", at=at, since=new.server, jumped_at=jumped_at, **seen)
         )
-        if not first:  # another process was first; the next check shows whether it absorbed this step
+        if not first:  # a different process set an anchor first; the next check shows whether it absorbed this step
             return _checked((), new.now, new.now if step else new.jumped_at)
         self._last = replace(new, now=max(at, new.server), since=new.server, jumped_at=jumped_at)
         return _checked([step] if step else (), self._last.now, jumped_at)
@@ -192,7 +193,7 @@ class PostgresClock:
             if moved > most + TOLERANCE:
                 return moved - most, new.now
             if new.server >= new.since - TOLERANCE:
-                return 0, last.now + 9 * least // 10  # however long ago the last check was
+                return 0, last.now + 9 * least // 10  # correct even if the last check was long ago
         if new.server < new.since - TOLERANCE:
             return new.server - new.since, new.now + (MARK_EVERY if last is None else 0)
         return 0, new.now

@@ -1,5 +1,5 @@
 -- name: clock
--- The anchor of the store's clock, and what it shows.
+-- Return the anchor of the store's clock, and the time of the store's clock.
 SELECT boot, base, at, since, jumped_at, untold, shoal_now() AS now FROM store_clock;
 
 -- name: anchor_machine_clock

@@ -1,8 +1,8 @@
 """The database contract on PostgreSQL: connection pool, deadlines, error translation.
 
-The server ends statements that take too long, but it cannot end one whose response is lost on the way: a connection
-that a router or a proxy has forgotten stays open, and silent. So each statement also has a deadline here (decision
-0049).
+The server cancels statements that take too long, but that does not help if the response is lost on the way: a
+connection that a router or a proxy has forgotten stays open, and silent. So each statement also has a deadline in this
+process (decision 0049).
 """
 
 import asyncio
@@ -25,23 +25,25 @@ from shoal.base.settings import DatabaseSettings
 T = TypeVar("T")
 
 TRIES = 5
-ANSWER_GRACE_SECONDS = 2.0  # seconds beyond the server's own limit, for the way of its answer
-LATE_SECONDS = 1.0  # a deadline noticed this much too late: the process was busy or stopped, and has answers to read
-UPGRADE_LOCK = 7_346_019  # an arbitrary number for the advisory lock: one upgrade at a time
+ANSWER_GRACE_SECONDS = 2.0  # added to the server's statement timeout, for the network
+# If a deadline is noticed this much too late, this process was busy or stopped. The response may already be there to
+# read.
+LATE_SECONDS = 1.0
+UPGRADE_LOCK = 7_346_019  # arbitrary key of the advisory lock that lets only one process upgrade at a time
 SESSION = {
     "application_name": "shoal",
-    "idle_in_transaction_session_timeout": "10s",  # ours never idle; a stopped process must not keep its locks
+    "idle_in_transaction_session_timeout": "10s",  # ours never idle, and a stopped process must not keep locks
     "timezone": "UTC",
-    "enable_seqscan": "off",  # plans are kept: one made while a table is small must not scan it when it is large
-    "enable_sort": "off",  # to sort, the rest of a crawl is read for each batch of rows; indexes have them in order
+    "enable_seqscan": "off",  # plans are kept: a plan made for a small table must not scan it when it is large
+    "enable_sort": "off",  # a sort would read the rest of a crawl for each batch of rows; an index has them in order
     "plan_cache_mode": "force_generic_plan",  # planning a queue statement takes longer than running it
-    "jit": "off",  # our statements are short; compiling one costs more than running it
+    "jit": "off",  # our statements are short: compiling a statement takes longer than running it
 }
 IDLE = """
     SELECT pid FROM pg_stat_activity
     WHERE pid = ANY($1) AND state LIKE 'idle%' AND state_change < clock_timestamp() - make_interval(secs => $2)
 """
-# Errors that a retry can resolve: the unit of work is run again from its start.
+# Errors after which the unit of work is run again from its start.
 CONFLICTS = (
     asyncpg.SerializationError,
     asyncpg.DeadlockDetectedError,
@@ -49,7 +51,8 @@ CONFLICTS = (
     asyncpg.InvalidCachedStatementError,  # the schema was upgraded; the driver prepares its statements again
     Conflict,
 )
-# A unit that checked whether a key is free and then inserted it may have lost a race: a retry sees the existing row.
+# If a unit of work checks that a key is free and then inserts it, another unit may insert the same key in between. A
+# retry then sees the existing row.
 RACES = (*CONFLICTS, asyncpg.UniqueViolationError)
 GONE = (
     asyncpg.PostgresConnectionError,
@@ -68,12 +71,12 @@ GONE = (
     TimeoutError,
 )
 
-SILENT_SECONDS = 2.0  # without an answer for so long, a connection counts as silent; to open one takes less
+SILENT_SECONDS = 2.0  # a connection without a response for this long counts as silent; opening one is faster
 
 
 class AnswerWatch:
-    """Ends a connection whose response is overdue, so that everything that waits for it fails. The driver's own
-    timeouts would first cancel the statement, and then wait for the same connection to confirm it."""
+    """Ends a connection whose response is overdue, so that everything that waits for the connection fails. The timeouts
+    of the driver would not help: it cancels the statement, and then waits for the same connection to confirm that."""
 
     __slots__ = ("_connection", "_loop", "_since", "_timer", "expired")
 
@@ -115,7 +118,7 @@ class AnswerWatch:
 
 
 class PostgresTx(Effects):
-    """An open transaction on one connection of the pool. Each of its statements is answered within `seconds`."""
+    """An open transaction on one connection of the pool. A statement without a response after `seconds` fails."""
 
     __slots__ = ("_connection", "_queries", "rows", "seconds", "watch")
 
@@ -164,7 +167,7 @@ class PostgresTx(Effects):
 
 
 class PostgresDatabase:
-    """One PostgreSQL database (and the schema its search path names)."""
+    """One PostgreSQL database, and in it the schema that the search path names."""
 
     dialect = "postgres"
     warning: str | None = None
@@ -172,7 +175,8 @@ class PostgresDatabase:
     def __init__(
         self, settings: DatabaseSettings, clock: Clock | None = None, *, single_statements: bool = False
     ) -> None:
-        """With `single_statements` a unit of work is one statement, which is its own transaction: one round trip."""
+        """With `single_statements`, each unit of work is a single statement and a separate transaction, which takes one
+        round trip."""
         self._replanning = ReplanOnGrowth(clock or SystemClock())
         self._attempt = self._one_statement if single_statements else self._transaction
         self._idle_seconds = 0 if single_statements else 300  # latency matters here, so connections are kept open
@@ -183,16 +187,17 @@ class PostgresDatabase:
         limit = f"{int(settings.statement_timeout.total_seconds() * 1000)}ms"
         self._session = {**SESSION, "statement_timeout": limit, "lock_timeout": limit}
         self._pool: asyncpg.Pool | None = None
-        self._connections: dict[int, Any] = {}  # of the pool, by server process
-        self._busy: dict[int, AnswerWatch] = {}  # connections in use, by server process
-        self._asked_at = float("-inf")  # when the server was asked about them last
+        self._connections: dict[int, Any] = {}  # connections of the pool, by pid of their server process
+        self._busy: dict[int, AnswerWatch] = {}  # connections in use, by pid of their server process
+        self._asked_at = float("-inf")  # when the server was last asked which of them are silent
 
     @property
     def name(self) -> str:
         return f"PostgreSQL store {_without_secrets(self._url)}"
 
     async def open(self, *, upgrade: bool = False) -> None:
-        """Connect and check the schema. An empty database is initialised; an older one only with `upgrade`."""
+        """Connect and check the schema. An empty database is initialised. An older schema is upgraded only with
+        `upgrade`, otherwise it is an error."""
         self._pool = await self._translated(self._connect)
 
         async def migrate() -> None:
@@ -223,7 +228,7 @@ class PostgresDatabase:
         return await self._translated(on_snapshot)
 
     async def connect_apart(self, session: Mapping[str, str]) -> Any:
-        """Open a connection outside the pool, for callers that must not wait for others; the caller closes it."""
+        """Open a connection outside the pool, for callers that must not wait for a free one. The caller closes it."""
 
         async def call() -> Any:
             _check(self._url)
@@ -286,8 +291,8 @@ class PostgresDatabase:
         self._connections.pop(pid, None)
 
     def _seconds(self, within: timedelta | None) -> float:
-        """Return the deadline of a statement: not less than that of a first response, because on a network that is only
-        slow, a new connection takes even longer."""
+        """Return the deadline of a statement. It is never shorter than the connect timeout: on a slow network,
+        replacing the connection would take even longer."""
         seconds = self._statement_seconds if within is None else within.total_seconds()
         return min(max(seconds, self._timeout), self._statement_seconds)
 
@@ -302,8 +307,9 @@ class PostgresDatabase:
 
     @asynccontextmanager
     async def _connection(self, seconds: float) -> AsyncIterator[tuple[Any, PostgresTx]]:
-        """Yield a connection of the pool, and a unit of work on it whose statements are answered within `seconds`. What
-        precedes them never waits for others, so it shows within the connect timeout whether the connection is alive."""
+        """Yield a connection of the pool, and a transaction object for it. Each statement of the unit of work must get
+        a response within `seconds`. The statements before it, such as BEGIN, never wait for locks, so their deadline is
+        the connect timeout, which finds dead connections sooner."""
         cancelled: asyncio.CancelledError | None = None
         pool, connection = await self._acquired()
         try:
@@ -324,14 +330,15 @@ class PostgresDatabase:
         except GONE:
             if cancelled is None:
                 raise
-            # The pool waited in vain until the statement was cancelled. A task that is cancelled must end as such: a
-            # caller that retries after an error would go on for ever.
+            # The task was cancelled, and then the connection failed while it was returned to the pool. Raise the
+            # cancellation and not that error: a caller that retries after errors would otherwise never stop.
             await self._end_idle_connections()
             raise cancelled from None
 
     async def _end_silent_connections(self) -> None:
-        """End the connections in use whose responses are lost: the server says on another connection that it is not
-        working for them. Otherwise they would be in use for as long as a statement may take."""
+        """End the connections in use whose responses are lost. They are overdue here, but a query on a separate
+        connection shows that the server has nothing to do for them. Otherwise they would stay in use until the
+        statement timeout."""
         now = asyncio.get_running_loop().time()
         overdue = {pid: watch for pid, watch in self._busy.items() if watch.waited_seconds >= self._timeout}
         if not overdue or now - self._asked_at < self._timeout:
@@ -344,8 +351,8 @@ class PostgresDatabase:
                     overdue[row["pid"]].end()
 
     async def _end_idle_connections(self) -> None:
-        """Let the pool replace idle connections: if one is silent, the others probably are, too, and testing them would
-        take as long again."""
+        """Let the pool replace all idle connections. If one connection is silent, the others probably are, too, and
+        testing each of them would take one more timeout."""
         for pid, connection in list(self._connections.items()):
             if pid not in self._busy:
                 connection.terminate()
@@ -357,7 +364,7 @@ class PostgresDatabase:
                 with AnswerWatch(connection, self._statement_seconds) as watch:
                     done = await use(connection, watch)
             except BaseException:
-                connection.terminate()  # to close it, one would wait for the statement in progress
+                connection.terminate()  # `close` would wait for the statement in progress
                 raise
             await connection.close(timeout=self._timeout)
             return done
@@ -378,8 +385,9 @@ class PostgresDatabase:
             try:
                 done = await work(cast(Tx, tx))
             except asyncio.CancelledError:
-                # A heartbeat has waited too long, and tries again immediately: not on another silent connection. But a
-                # database that is merely far away needs the connections that are open: to open one takes longer.
+                # A heartbeat that has waited too long is cancelled and tried again immediately. The retry must not get
+                # another silent connection. But connections to a database that is merely far away are kept, because
+                # opening new ones would take even longer.
                 if tx.watch.waited_seconds >= min(self._timeout * 0.9, SILENT_SECONDS):
                     await self._end_idle_connections()
                 raise
@@ -395,7 +403,7 @@ class PostgresDatabase:
             done = await work(cast(Tx, tx))
         await self._committed(tx)
         for later in tx.later:
-            # The unit is committed, and its caller must be told so even if the follow-up work fails.
+            # The unit is committed, and its caller must learn of the commit even if the follow-up work fails.
             with suppress(*RACES, *GONE):
                 await self._retried(self._transaction, later, seconds)
         return done
@@ -403,7 +411,7 @@ class PostgresDatabase:
     async def _committed(self, tx: PostgresTx) -> None:
         self._replanning.wrote(tx.rows)
         call_all(tx.callbacks)
-        if tx.calls:  # made for a caller that is cancelled, too: the transaction is committed
+        if tx.calls:  # shielded: the transaction is committed, so the calls are made even if the caller is cancelled
             await asyncio.shield(await_all(tx.calls))
 
     async def _migrate(self, connection: Any, watch: AnswerWatch, *, upgrade: bool) -> None:
@@ -413,7 +421,7 @@ class PostgresDatabase:
             await _upgrade(connection, watch, self._statement_seconds)
 
     async def _translated(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Translate driver errors into ours; this is the only place that does."""
+        """Translate driver errors into errors of Shoal. No other code does this for PostgreSQL."""
         try:
             return await call()
         except (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError) as error:
@@ -438,8 +446,8 @@ class PostgresDatabase:
 
 @asynccontextmanager
 async def _transaction(connection: Any, tx: PostgresTx, end_seconds: float, **options: Any) -> AsyncIterator[None]:
-    """A transaction that is rolled back within `end_seconds`, or with its connection: whoever cancels a unit of work
-    waits for that."""
+    """Run a transaction. A rollback that takes longer than `end_seconds` ends the connection, because the code that
+    cancels a unit of work waits for the rollback."""
     transaction = connection.transaction(**options)
     await transaction.start()
     try:
@@ -455,7 +463,7 @@ async def _transaction(connection: Any, tx: PostgresTx, end_seconds: float, **op
 
 @asynccontextmanager
 async def _undone(tx: PostgresTx) -> AsyncIterator[None]:
-    """Undo elsewhere what was done for a transaction that fails."""
+    """If the transaction fails, make the calls that undo its changes in other systems."""
     try:
         yield
     except BaseException:
@@ -471,7 +479,7 @@ def _reason_of(error: Exception) -> str:
     """Return the cause without the numbers and tuples that drivers add."""
     if isinstance(error, OSError) and error.errno is not None:
         return os.strerror(error.errno).lower()
-    if isinstance(error, asyncpg.InternalClientError):  # the driver names states of its protocol
+    if isinstance(error, asyncpg.InternalClientError):  # the driver's message is about states of its protocol
         return "the connection was lost during a call"
     return str(error) or type(error).__name__
 
@@ -523,7 +531,8 @@ async def _applied(connection: Any) -> dict[int, str | None]:
 async def _upgrade(connection: Any, watch: AnswerWatch, statement_seconds: float) -> None:
     async with connection.transaction():
         watch.expect(statement_seconds)
-        # Held to the end of the transaction, so that processes that start together upgrade once.
+        # The lock is held to the end of the transaction, so that only one of several processes that start together
+        # upgrades.
         await connection.execute("SELECT pg_advisory_xact_lock($1)", UPGRADE_LOCK)
         await connection.execute(
             "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER, applied_at TIMESTAMPTZ, fingerprint TEXT)"
@@ -539,8 +548,8 @@ async def _upgrade(connection: Any, watch: AnswerWatch, statement_seconds: float
 
 
 class BorrowedPoolPostgres(PostgresDatabase):
-    """A PostgreSQL database over a pool that the caller creates and closes: the schema that its connections
-    see, with the session settings that its owner chose."""
+    """A PostgreSQL database on a connection pool that the caller creates and closes. The schema and the session
+    settings are those of the pool's connections."""
 
     def __init__(self, settings: DatabaseSettings, pool: "asyncpg.Pool") -> None:
         super().__init__(settings)
@@ -554,11 +563,12 @@ class BorrowedPoolPostgres(PostgresDatabase):
         return self._given
 
     async def _end_silent_connections(self) -> None:
-        """Leave them to their deadlines: only the pool knows how to connect to its server."""
+        """Do nothing: silent connections end at their deadlines, because only the pool knows how to open a separate one
+        to its server."""
 
     async def _end_idle_connections(self) -> None:
-        """Let the pool replace all connections as soon as they are idle, because it does not tell which ones are
-        idle."""
+        """Let the pool replace each connection as soon as it is idle: the pool does not tell which ones are idle
+        now."""
         await self._given.expire_connections()
 
     async def close(self) -> None:

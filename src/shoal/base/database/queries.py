@@ -4,17 +4,17 @@
     -- Grant up to :limit due jobs to :holder.
     UPDATE …
 
-The file stands beside the module that uses it: `store.sql` serves both dialects, `store.sqlite.sql` and
-`store.postgres.sql` only one. A file for both is written for PostgreSQL; in three places SQLite reads something else:
+The file is in the folder of the module that uses it: `store.sql` serves both dialects, `store.sqlite.sql` and
+`store.postgres.sql` only one. A file for both is written for PostgreSQL; for SQLite, three things are replaced:
 
     id = ANY(:ids::text[])      id IN (SELECT value FROM json_each(:ids))
-    FOR UPDATE, FOR SHARE …     nothing: it has one writer at a time
+    FOR UPDATE, FOR SHARE …     nothing: SQLite has one writer at a time
     ::type                      nothing
 
 Parameters are written `:name`. A query that PostgreSQL should run once for a whole batch is marked `-- batch: arrays`:
-its parameters are then arrays, one element per row (SQLite runs the same-named query row by row, which costs it
-nothing). A query of a hot path is marked `-- rows: key chk fate`: its rows are tuples of these values, in both
-dialects.
+its parameters are then arrays, one element per row. SQLite runs the query with the same name row by row, without extra
+cost. If a query is on a hot path, it is marked `-- rows: key chk fate`: in both dialects, its rows are passed as tuples
+of these values.
 
 PostgreSQL keeps its plans, even those made for empty tables, so every query allows only one access path to its rows.
 Decision 0029 has the idioms: scalar subqueries and `LATERAL (… OFFSET 0)` instead of joins, `CASE WHEN state = …`,
@@ -34,7 +34,7 @@ from msgspec import Struct
 from shoal.base.errors import SchemaMismatch
 
 _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
-# A parameter, but not a `::cast`, and not inside a string or a comment.
+# Matches a parameter, but not a `::cast`, and nothing inside a string or a comment.
 _TOKEN = re.compile(r"'(?:[^']|'')*'|--[^\n]*|::\w+|:([a-z_][a-z0-9_]*)")
 
 _FOR_SQLITE = (
@@ -63,7 +63,7 @@ class Query(Struct, frozen=True):
 
 
 class Queries(dict[str, Query]):
-    """The queries of one dialect, by name. Each is prepared when it is first used: a process uses few of them."""
+    """The queries of one dialect, by name. A query is prepared at its first use, because a process uses few of them."""
 
     def __init__(self, texts: Mapping[str, str], dialect: str) -> None:
         self._texts = texts
@@ -138,8 +138,8 @@ class Migration(Struct, frozen=True):
 
     @property
     def fingerprint(self) -> str:
-        """A hash that distinguishes this migration from another with the same number; comments and whitespace do not
-        count."""
+        """A hash that distinguishes this migration from a different one with the same number. Comments and whitespace
+        do not change it."""
         return _fingerprint(self.sql)
 
 
@@ -168,8 +168,8 @@ def newest(dialect: str) -> int:
 def check_schema(
     dialect: str, store: str, applied: dict[int, str | None], unreleased_fix: str, *, upgrade: bool
 ) -> None:
-    """Raise `SchemaMismatch` if these migrations, with their fingerprints, were applied by a newer or an unreleased
-    version of Shoal, or by an older one and there is no leave to upgrade."""
+    """Raise `SchemaMismatch` if the applied migrations and their fingerprints are those of a newer or an unreleased
+    version of Shoal, or if they are those of an older version and `upgrade` is False."""
     found, wanted = max(applied, default=0), newest(dialect)
     if found > wanted:
         raise SchemaMismatch(store, found, wanted, "update Shoal")

@@ -1,8 +1,8 @@
 """Makes PostgreSQL connections replan their statements after the tables have grown.
 
 A connection plans each statement once and keeps the plan. For an empty table the planner rates all indexes the same, so
-a plan made then may scan the whole table later. It would stay until the server analyzes the table, which takes a minute
-or more; a crawl finds a million URLs meanwhile.
+a plan made at that time may scan the whole table later. The plan would stay until the server analyzes the table. That
+takes a minute or more, and meanwhile a crawl may find a million URLs.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from shoal.base.clock import Clock
 
 EVERY_SECONDS = 2.0
-EVERY_ROWS = 5_000  # written by this process in batches
+EVERY_ROWS = 5_000  # after this many rows written in batches by this process, check the table sizes
 LARGE = 4_096  # pages of 8 KB: a plan made for a table of this size also suits larger ones
 TABLES = """
     SELECT oid FROM pg_class WHERE relkind = 'r' AND relnamespace =
@@ -22,8 +22,8 @@ SIZES = "SELECT pg_relation_size(oid) / 8192 FROM unnest($1::oid[]) AS t (oid)"
 class ReplanOnGrowth:
     """Knows the table sizes for which the connections of one process have made their plans, and makes them replan.
 
-    All connections share it. They replan when a table is four times as large as the smallest size that any of them may
-    have planned for. A table that has shrunk does not need another plan.
+    All connections of the process share one object. They replan when a table is four times as large as the smallest
+    size that any of them may have planned for. A table that has shrunk needs no new plan.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -33,7 +33,7 @@ class ReplanOnGrowth:
         self._tables: list[int] = []
         self._least: list[int] = []
         self._generation = 0
-        self._planned: dict[int, int] = {}  # by connection: the generation of its plans
+        self._planned: dict[int, int] = {}  # generation of the plans of each connection
 
     def wrote(self, rows: int) -> None:
         """Count written rows: a process that writes much checks the sizes sooner."""

@@ -1,8 +1,9 @@
 """The database contract on SQLite: one writer thread and one reader thread per process, several processes on one file.
 
-The hop to a thread costs several times the statement itself, so the writer runs all units of work that wait when it
-wakes in one transaction, each in its own savepoint: one failed unit does not undo the others. A unit is a coroutine
-that awaits only its transaction; nothing in it blocks here, so the thread runs it to completion in one step.
+The hop to a thread costs several times as much as a statement. So when the writer wakes, it runs all waiting units of
+work in one transaction, each in a separate savepoint, so that a failed unit does not undo the others. A unit is a
+coroutine that awaits only its transaction. On SQLite no such call suspends, so the thread runs the coroutine to
+completion in one step.
 """
 
 import asyncio
@@ -29,19 +30,19 @@ T = TypeVar("T")
 
 BUSY_TIMEOUT_MS = 10_000
 WAL_RESET_FIX = (3, 51, 3)
-# Keys are random: a large cache holds their tree, and a long WAL pays off, because most pages that a commit writes are
-# written again by the next ones.
+# Keys are random, so the cache must be large enough for the tree of keys. A long WAL pays off, because most pages that
+# one commit writes are written again by the next commits.
 CACHE_KB = 40_960
 READER_CACHE_KB = 8_192
 CHECKPOINT_PAGES = 16_000  # 64 MB
 FULL_BYTES = 65_536  # a disk with less free space counts as full
 _SUSPENDED = "a unit of work may await nothing but its transaction"
-MAX_UNITS = 64  # per transaction: bounds how long a unit waits for the others
+MAX_UNITS = 64  # maximum per transaction; limits how long a unit waits for the units run with it
 
 
 class SqliteTx(Effects):
-    """An open transaction on this thread's connection. What it does `afterwards` is in the same commit: there is only
-    one writer, so nobody waits for its locks."""
+    """An open transaction on this thread's connection. Work registered with `afterwards` runs in the same commit: there
+    is only one writer, so no other transaction waits for the locks."""
 
     __slots__ = ("_connection", "_queries")
 
@@ -97,7 +98,7 @@ _NO_EFFECTS = Effects()
 
 
 class _Unit:
-    """A unit of work in the writer: the work, its outcome, and the event loop that waits for it."""
+    """A unit of work in the writer: the work, its outcome, and the event loop that waits for the outcome."""
 
     __slots__ = ("effects", "error", "future", "loop", "result", "work")
 
@@ -121,14 +122,14 @@ class _Unit:
         for call in self.effects.calls if self.error is None else self.effects.undo_calls:
             try:
                 run_to_end(call(), _SUSPENDED)
-            except Exception as error:  # the unit is over, and the other calls are still made
+            except Exception as error:  # the unit is committed or rolled back, so make the other calls in any case
                 context = {"message": CALL_FAILED, "exception": error}
                 self.loop.call_soon_threadsafe(self.loop.call_exception_handler, context)
 
     def deliver(self) -> None:
         """Deliver the outcome, on the event loop."""
         if self.error is None:
-            call_all(self.effects.callbacks)  # even if the caller was cancelled: the unit is committed
+            call_all(self.effects.callbacks)  # also if the caller was cancelled, because the unit is committed
         if self.future.done():
             return
         if self.error is not None:
@@ -220,9 +221,10 @@ class SqliteDatabase:
             make_private(self.path.parent)
         except OSError as error:
             raise self._translate(error) from error
-        # It holds secrets. SQLite gives its WAL and index the mode of the file itself. Only a new file is opened here:
-        # closing a file that a connection of this process uses would drop the locks of that connection.
-        with suppress(OSError):  # it exists, or SQLite will report why it cannot be created
+        # The file holds secrets, so only its owner may read it. SQLite creates the WAL and its index with the same
+        # mode. Open only a new file here: closing a file that a connection of this process uses would drop the locks of
+        # that connection.
+        with suppress(OSError):  # the file exists, or SQLite will report why it cannot be created
             os.close(open_private(str(self.path), os.O_RDWR | os.O_CREAT | os.O_EXCL))
         self._on_own_connection(lambda connection: self._migrate(connection, upgrade))
 
@@ -270,7 +272,7 @@ class SqliteDatabase:
         return connection
 
     def _start_clock(self, connection: _Connection) -> None:
-        """Re-anchor the store's clock if the machine was rebooted or is another one."""
+        """Re-anchor the store's clock if the machine was rebooted, or if the file was moved to a different machine."""
         if after_boot(_anchor(connection), WallClock.of(self._clock)) is not None:
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -294,15 +296,15 @@ class SqliteDatabase:
                 self._transact(connection, units)
             for unit in units:
                 unit.call()
-                _deliver([unit])  # not behind the calls of the others
+                _deliver([unit])  # before the calls of the next unit, so that this unit's caller need not wait for them
             if last:
                 break
         if connection is not None:
             connection.close()
 
     def _connect_for(self, units: list[_Unit]) -> _Connection | None:
-        """Return the connection of a thread. If connecting fails, these units get the error, and the next ones try
-        again."""
+        """Return a connection for a thread. If connecting fails, these units get the error, and the thread connects
+        again for the next units."""
         try:
             return self._connect()
         except Exception as error:
@@ -330,7 +332,7 @@ class SqliteDatabase:
                 self._run_unit(connection, unit, alone=len(units) == 1)
             connection.execute("COMMIT")
         except BaseException as error:
-            # The transaction as a whole failed: nothing of it is stored, and every unit gets the error.
+            # The whole transaction failed: none of its units is stored, and every unit gets the error.
             with suppress(sqlite3.Error):
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
@@ -375,7 +377,7 @@ class SqliteDatabase:
                 connection.execute("ROLLBACK")
 
     def _is_full(self) -> bool:
-        # SQLite reports some writes to a full disk, those to the WAL index, as I/O errors.
+        # If the disk is full, SQLite reports failed writes to the WAL index as I/O errors.
         import shutil
 
         with suppress(OSError):
@@ -383,7 +385,7 @@ class SqliteDatabase:
         return False
 
     def _translate(self, error: BaseException) -> BaseException:
-        """Translate a driver error into ours; return other errors unchanged."""
+        """Translate a driver error into an error of Shoal; return other errors unchanged."""
         if isinstance(error, OSError):
             if error.errno in NO_SPACE:
                 return StorageFull(self.name)
@@ -415,13 +417,13 @@ _PATH_FIX = "use a file in a folder that exists and is writable, as sqlite:////a
 
 def _deliver(units: list[_Unit]) -> None:
     for unit in units:
-        with suppress(RuntimeError):  # its loop was closed meanwhile: nobody waits for the outcome
+        with suppress(RuntimeError):  # the unit's event loop was closed meanwhile: nobody waits for the outcome
             unit.loop.call_soon_threadsafe(unit.deliver)
 
 
 def _use_wal(connection: _Connection) -> None:
-    """Switch a new file to WAL mode. While another process writes to the file, SQLite refuses immediately instead of
-    waiting as for any other lock, so wait by taking one."""
+    """Switch a new file to WAL mode. While another process writes to the file, SQLite refuses the switch immediately,
+    without the usual timeout for locks. So take an exclusive lock, which waits, and try again."""
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -452,7 +454,7 @@ def _fingerprints(connection: _Connection) -> dict[int, str | None]:
 
 
 def _is_of_another_program(connection: _Connection) -> bool:
-    # Both in one statement: another process may be creating our schema right now.
+    # Check both conditions in one statement, because another process may be creating our schema right now.
     query = (
         "SELECT user_version = 0 AND EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table') FROM pragma_user_version"
     )
