@@ -83,6 +83,12 @@ def test_a_flag_of_another_crawler_is_recognised(capsys: pytest.CaptureFixture[s
     assert f"No such option '{written}' (did you mean '{meant}'?); see" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("written", ["--port", "--host"])
+def test_a_port_is_part_of_the_listening_address(capsys: pytest.CaptureFixture[str], written: str) -> None:
+    assert main(["serve", written, "9000"]) == 2
+    assert f"No such option '{written}' (did you mean '--listen'?); see" in capsys.readouterr().err
+
+
 def test_a_running_crawl_without_a_process_says_so_in_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(_abandon("left"))
     assert main(["crawls", "ls", "--limit", "1"]) == 0

@@ -39,7 +39,7 @@ def test_the_id_is_all_that_stdout_gets(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_wait_that_takes_too_long_is_given_up(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["jobs", "add", "http://example.org/a", "--group", "monday", "--wait", "--wait-timeout", "1ms"]
     assert main(words) == 6
-    assert "monday did not end within" in capsys.readouterr().err
+    assert "monday did not end within 0.001 s" in capsys.readouterr().err
 
 
 def test_urls_may_come_by_a_pipe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

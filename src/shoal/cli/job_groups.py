@@ -92,9 +92,15 @@ def add(
         made = [group async for group in _created(api, seeds, common, is_told=not as_json)]
         if not wait_seconds:
             return made
-        clock = SystemClock()
-        ends_at = clock.monotonic() + min(wait_seconds, timeout_seconds or math.inf)
-        return [await _until_over(api, group, ends_at - clock.monotonic()) for group in made]
+        over: list[dict[str, Any]] = []
+        limit = min(wait_seconds, timeout_seconds or math.inf)
+        try:
+            async with asyncio.timeout(limit):
+                for group in made:
+                    over.append(await _until_over(api, group))
+        except TimeoutError:
+            raise WaitTimedOut(f"{made[len(over)]['id']} did not end", limit) from None
+        return over
 
     groups = run_on(target, work, existing=False)
     for group in groups:
@@ -175,20 +181,16 @@ def cancel_group(group_id: str, target: ApiTarget, as_json: bool) -> None:
 COMMANDS = (add, results, groups, cancel_group)
 
 
-async def _until_over(api: ApiClient, group: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
+async def _until_over(api: ApiClient, group: dict[str, Any]) -> dict[str, Any]:
     clock = SystemClock()
-    try:
-        async with asyncio.timeout(timeout_seconds):
-            began, is_quiet = clock.monotonic(), True
-            while group["state"] == "open":
-                await clock.sleep(LOOK_AGAIN)
-                group = await api.get(at(f"{GROUPS}/{{}}", group["id"]))
-                is_quiet = is_quiet and group["jobs"].get("pending", 0) == group["total"]
-                if is_quiet and clock.monotonic() - began > QUIET_SECONDS:
-                    is_quiet = False
-                    await _explain_wait(api, group["id"])
-    except TimeoutError:
-        raise WaitTimedOut(f"{group['id']} did not end", max(0.0, timeout_seconds)) from None
+    began, is_quiet = clock.monotonic(), True
+    while group["state"] == "open":
+        await clock.sleep(LOOK_AGAIN)
+        group = await api.get(at(f"{GROUPS}/{{}}", group["id"]))
+        is_quiet = is_quiet and group["jobs"].get("pending", 0) == group["total"]
+        if is_quiet and clock.monotonic() - began > QUIET_SECONDS:
+            is_quiet = False
+            await _explain_wait(api, group["id"])
     return group
 
 

@@ -357,8 +357,10 @@ def _flag_for(error: click.NoSuchOption, command: click.Command) -> str | None:
     from shoal.crawl.crawl import CrawlConfig
 
     name = error.option_name.lstrip("-").replace("-", "_")
-    field = CrawlConfig.also_called.get(name, name)
     known = {flag for param in command.params for flag in param.opts}
+    if name in ("port", "host", "bind") and "--listen" in known:
+        return "--listen"
+    field = CrawlConfig.also_called.get(name, name)
     return FLAGS[field].name if field in FLAGS and FLAGS[field].name in known else None
 
 
