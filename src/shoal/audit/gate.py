@@ -82,7 +82,7 @@ class Gate(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 1
     min_pages_percent: Annotated[
         Percent,
-        describe("Minimum number of pages in percent of the baseline's pages; with fewer, the verdict is inconclusive."),
+        describe("Minimum number of pages, in percent of the baseline; with fewer, the verdict is inconclusive."),
     ] = 50.0
 
     raw: ClassVar = frozenset({"rules"})
