@@ -242,7 +242,7 @@ def no_proxy(label: str | None) -> str:
 
 
 def _data(work: PageWork, facts: PageFacts | None) -> dict[str, Any] | None:
-    """Return the extracted data of a page, or the page's metadata if there is no rule set."""
+    """Return the page's metadata if there is no rule set, else None."""
     if facts is None or work.rule_set is not None:
         return None
     return {name: getattr(facts, name) for name in SHOWN_FACTS}

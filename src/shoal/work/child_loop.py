@@ -100,7 +100,7 @@ class Child:
 
     def _obey(self, order: Order | None) -> None:
         if isinstance(order, RestartBrowsers):
-            if self._restarting is None or self._restarting.done():  # otherwise the current restart answers this order, too
+            if self._restarting is None or self._restarting.done():  # else the current restart counts
                 self._restarting = asyncio.create_task(self._restart_browsers())
         elif order is not None:
             self._role.obey(order)
