@@ -38,8 +38,9 @@ DELETE FROM job_group WHERE number = ANY(ARRAY(
 
 -- name: insert_results
 -- Store results in their given order. They replace results of earlier jobs with the same ids, which were removed
--- without their results. rows: job_id epoch group_id policy state status http_status fetched_at duration digest rows:
--- url final_url html_hash error_code error_message data
+-- without their results.
+-- rows: job_id epoch group_id policy state status http_status fetched_at duration digest
+-- rows: url final_url html_hash error_code error_message data
 INSERT INTO result (job_id, epoch, group_id, policy, state, status, http_status, fetched_at, duration, digest, url, final_url,
                     html_hash, error_code, error_message, data)
 SELECT * FROM unnest(:job_id::text[], :epoch::bigint[], :group_id::text[], :policy::text[], :state::text[], :status::text[],

@@ -256,8 +256,9 @@ class PageStore:
         """Look at the next `scan` pages after a number; return the details of the pages that have details, each with
         its page's number, in the order of `after`, and the number of the last page that was read (None at the end).
         `shoal.extract.details.unpacked` reads them. Pages of a crawl without `analyze`, and pages without a response,
-        have no details.""" place, last = await self._window(tx, crawl, number, scan) return [(row["number"],
-        row["detail"]) for row in await tx.all("details_after", **place)], last
+        have no details."""
+        place, last = await self._window(tx, crawl, number, scan)
+        return [(row["number"], row["detail"]) for row in await tx.all("details_after", **place)], last
 
     async def outlinks_after(
         self, tx: Tx, crawl: int, number: int, scan: int

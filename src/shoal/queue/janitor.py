@@ -95,7 +95,9 @@ class Janitor:
     async def _expire_all(self, lost: list[LostJob]) -> int:
         """Expire jobs: one commit per group, one for all jobs without a group, and one for each job of a run. If a
         commit of several jobs fails, each of these jobs gets a separate commit, so that only the jobs that cause the
-        failure stay locked.""" groups: dict[tuple[str, str | None, str], list[LostJob]] = {} for job in lost:
+        failure stay locked."""
+        groups: dict[tuple[str, str | None, str], list[LostJob]] = {}
+        for job in lost:
             groups.setdefault((job.kind, job.run_id, job.id if job.kind in RUN_KINDS else ""), []).append(job)
         return await _each([partial(self._expire_group, jobs) for jobs in groups.values()])
 

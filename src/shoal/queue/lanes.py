@@ -72,7 +72,8 @@ class Lanes(Protocol):
         first, by rank, the jobs that can start within one second, then the jobs that can start within the following
         second. A host that must not be requested uses up no grant, is not examined again before it is due, and does not
         keep jobs of other hosts from being granted. Slots are not reserved here: the caller reserves them in the same
-        commit, and takes back the jobs that got no slot.""" ...
+        commit, and takes back the jobs that got no slot."""
+        ...
 
     async def pop_once(
         self, tx: Tx, request: LeaseRequest, limit: int, ttl: timedelta, moves: Sequence[Move] = ()

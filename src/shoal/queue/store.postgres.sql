@@ -18,8 +18,8 @@ ON CONFLICT (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL DO
 
 -- name: insert_dispatched_jobs
 -- Store pending jobs whose lane the dispatcher chose; some of them are offered to a node. A separate statement, because
--- more columns cost more time. rows: id kind capability host run_id payload lane dedupe_key scopes priority not_before
--- max_attempts lock_ttl place ageing session offer dispatch
+-- more columns cost more time.
+-- rows: id kind capability host run_id payload lane dedupe_key scopes priority not_before max_attempts lock_ttl place ageing session offer dispatch
 INSERT INTO job (id, kind, capability, host, state, run_id, payload, lane, dedupe_key, scopes, priority, rank, not_before, due,
                  max_attempts, lock_ttl, created_at, line_at, offered_session, offered_until, dispatch)
 SELECT g.id, g.kind, g.capability, g.host, 'pending', g.run_id, g.payload, g.lane, g.dedupe_key, g.scopes, g.priority,
@@ -42,16 +42,16 @@ SELECT dedupe_key, id FROM job WHERE dedupe_key = ANY(:keys::text[]) AND finishe
 -- name: turn_jobs
 -- End or return locked jobs and grant the next ones, in one statement. Moves are made by compare-and-set, each with a
 -- history row unless no worker has seen the grant; equal moves are grouped and refer to their outcome by its number. A
--- returned job of a private lane goes to the shared lane, because its offer is over. Then jobs are granted, up to
--- :limit: lane by lane, and within a lane first from the requested kind and capability whose first job ranks best, then
--- from the next. If lanes are kept outside the database, the :popped jobs that still wait are granted instead. The
--- first row says which moves were made, which of the moved jobs may have seats, and whether jobs have become due. With
--- :alone, the statement does nothing if further statements would have to follow in the same commit (seats to settle, or
--- jobs to make due); the first row then says so. Moved and leased jobs are always looked up by a list of ids, and the
--- check whether they are locked is written so that the planner cannot estimate it; otherwise the planner would read all
--- locked jobs. Jobs to move are locked first and in the order of their ids, like everywhere; jobs to grant are skipped
--- if they are locked. The best first job is searched only where there is a choice, because each search skips all rows
--- that were leased since the last vacuum.
+-- returned job of a private lane goes to the shared lane, because its offer is over.
+-- Then jobs are granted, up to :limit: lane by lane, and within a lane first from the requested kind and capability
+-- whose first job ranks best, then from the next. If lanes are kept outside the database, the :popped jobs that still
+-- wait are granted instead. The first row says which moves were made, which of the moved jobs may have seats, and
+-- whether jobs have become due. With :alone, the statement does nothing if further statements would have to follow in
+-- the same commit (seats to settle, or jobs to make due); the first row then says so. Moved and leased jobs are always
+-- looked up by a list of ids, and the check whether they are locked is written so that the planner cannot estimate it;
+-- otherwise the planner would read all locked jobs. Jobs to move are locked first and in the order of their ids, like
+-- everywhere; jobs to grant are skipped if they are locked. The best first job is searched only where there is a
+-- choice, because each search skips all rows that were leased since the last vacuum.
 WITH t AS MATERIALIZED (SELECT shoal_now() AS now),
 held AS MATERIALIZED (
     SELECT j.id, j.lease_holder FROM job AS j
@@ -160,7 +160,8 @@ WHERE id = ANY(:ids::text[]) AND CASE WHEN state = 'pending' THEN due = 1 ELSE F
 
 -- name: extend_leases
 -- Extend leases that are still held, and return which jobs are to be killed. The statement touches no column that a
--- fence guards. It looks jobs up by id and locks them in id order, as `turn_jobs` does. rows: id epoch ttl
+-- fence guards. It looks jobs up by id and locks them in id order, as `turn_jobs` does.
+-- rows: id epoch ttl
 WITH held AS MATERIALIZED (
     SELECT j.id FROM job AS j WHERE j.id = ANY(:id::text[]) AND CASE WHEN j.state = 'locked' THEN TRUE ELSE FALSE END
     ORDER BY j.id FOR NO KEY UPDATE
@@ -234,7 +235,8 @@ ON CONFLICT DO NOTHING;
 
 -- name: park_jobs
 -- Take back grants that no worker has seen, because their quota is full, and park the jobs. The offers to nodes are
--- over, so these jobs are parked for every worker. rows: id scope
+-- over, so these jobs are parked for every worker.
+-- rows: id scope
 UPDATE job
 SET state = 'pending', state_reason = 'quota', lease_epoch = lease_epoch - 1, lease_holder = NULL, lease_until = NULL,
     granted_at = NULL, due = 2, parked = g.scope, lane = CASE WHEN job.lane LIKE 'node/%' THEN 'shared' ELSE job.lane END

@@ -139,7 +139,8 @@ class JobStore:
     async def move(self, tx: Tx, moves: Sequence[Move]) -> list[Move]:
         """Carry out moves of locked jobs, each by compare-and-set, and close their history rows; returns the refused
         moves, whose jobs have moved on. A returned job waits in its lane again. A job from a node's private lane waits
-        in the shared lane, so every worker may now lease it.""" return await self.lanes.move(tx, moves)
+        in the shared lane, so every worker may now lease it."""
+        return await self.lanes.move(tx, moves)
 
     async def other_run_waits(self, tx: Tx, job_id: JobId, min_wait: timedelta) -> bool:
         """Return whether a job of a different run, with the same or a higher priority, has been due in the same lane

@@ -11,8 +11,8 @@ ON CONFLICT (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL DO
 
 -- name: insert_dispatched_jobs
 -- Store pending jobs whose lane the dispatcher chose; some of them are offered to a node. A separate statement, because
--- more columns cost more time. rows: id kind capability host run_id payload lane dedupe_key scopes priority not_before
--- max_attempts lock_ttl place ageing session offer dispatch
+-- more columns cost more time.
+-- rows: id kind capability host run_id payload lane dedupe_key scopes priority not_before max_attempts lock_ttl place ageing session offer dispatch
 INSERT INTO job (id, kind, capability, host, state, run_id, payload, lane, dedupe_key, scopes, priority, rank, not_before, due,
                  max_attempts, lock_ttl, created_at, line_at, offered_session, offered_until, dispatch)
 SELECT :id, :kind, :capability, :host, 'pending', :run_id, :payload, :lane, :dedupe_key, :scopes, :priority,
@@ -146,7 +146,8 @@ INSERT OR IGNORE INTO job_seat (scope, job_id) VALUES (:scope, :job_id);
 
 -- name: park_jobs
 -- Take back grants that no worker has seen, because their quota is full, and park the jobs. The offers to nodes are
--- over, so these jobs are parked for every worker. rows: id scope
+-- over, so these jobs are parked for every worker.
+-- rows: id scope
 UPDATE job
 SET state = 'pending', state_reason = 'quota', lease_epoch = lease_epoch - 1, lease_holder = NULL, lease_until = NULL,
     granted_at = NULL, due = 2, parked = :scope, lane = CASE WHEN lane LIKE 'node/%' THEN 'shared' ELSE lane END

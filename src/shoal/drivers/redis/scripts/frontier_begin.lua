@@ -1,6 +1,7 @@
 -- Begin the frontier of a crawl: its generation, and counters of zero.
 -- ARGV[3]: seconds after which the frontier is forgotten unless a walker attaches, or 0. ARGV[4]: the generation that
--- this one replaces, or ''. Returns: OK, or FOREIGN if a different database has a crawl with this id on this server.
+-- this one replaces, or ''.
+-- Returns: OK, or FOREIGN if a different database has a crawl with this id on this server.
 local function is_damaged(key, kind)
   local found = redis.call('TYPE', key).ok
   return found ~= kind and found ~= 'none'

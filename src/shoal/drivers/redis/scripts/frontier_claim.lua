@@ -1,8 +1,8 @@
 -- Claim the targets of redirects that nobody has fetched or is about to fetch.
 -- ARGV[3..]: for each target: its key, its stored form (two digits for its fate, the URL that redirects, the rest), and
--- the length of the URL that redirects. Returns: OK, a list of 1 (claimed) or 0 for each target, a list of former fates
--- of targets that had been skipped, the number of targets that count as opened and settled at the same time, the
--- counters.
+-- the length of the URL that redirects.
+-- Returns: OK, a list of 1 (claimed) or 0 for each target, a list of former fates of targets that had been skipped, the
+-- number of targets that count as opened and settled at the same time, the counters.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local claimed, reopened, opened = {}, {}, 0

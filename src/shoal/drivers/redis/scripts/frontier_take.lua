@@ -2,7 +2,8 @@
 -- ARGV[3]: the walker. ARGV[4]: the number of its last call. ARGV[5]: number of URLs (n). ARGV[6]: number of hosts (m).
 -- Then n times: U (new) or T (tried), host, depth (of a new URL) or seq, entry or '', record.
 -- Then m times: host, when to look at it again: a time, '' for the time at which its next URL is due, or 'x' to give up
--- the claim. Returns: OK, the seq of each URL, or '' for a URL that a different walker has taken.
+-- the claim.
+-- Returns: OK, the seq of each URL, or '' for a URL that a different walker has taken.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local walker, urls, hosts, taken = ARGV[3], tonumber(ARGV[5]), tonumber(ARGV[6]), {}

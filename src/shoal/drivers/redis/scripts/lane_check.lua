@@ -1,7 +1,7 @@
 -- Begin the lanes if the server has none, and read the jobs that a repair has to check.
 -- ARGV[2]: seconds after which a popped job counts as forgotten. ARGV[3]: the maximum number of forgotten jobs to read.
--- ARGV[4]: the number of queues to look at. ARGV[5]: the number of jobs per queue. Returns: OK or FOREIGN; 1 if the
--- lanes have just begun, else 0; forgotten jobs; jobs at the heads of some queues.
+-- ARGV[4]: the number of queues to look at. ARGV[5]: the number of jobs per queue.
+-- Returns: OK or FOREIGN; 1 if the lanes have just begun, else 0; forgotten jobs; jobs at the heads of some queues.
 local state, began = state_of_generation(), 0
 if state == 'FOREIGN' then return { state } end
 if state == 'LOST' then

@@ -1,6 +1,9 @@
 -- Take the best jobs out of their queues, lane by lane, and remember these jobs until the database has decided about
--- them. ARGV[2]: the maximum number of jobs. ARGV[3]: the number of jobs about which the database has decided (n).
--- ARGV[4..3+n]: their ids. Then for each lane: the number of its queues, and their names. Returns: OK, ids.
+-- them.
+-- ARGV[2]: the maximum number of jobs. ARGV[3]: the number of jobs about which the database has decided (n).
+-- ARGV[4..3+n]: their ids.
+-- Then for each lane: the number of its queues, and their names.
+-- Returns: OK, ids.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local left, decided, at, popped = tonumber(ARGV[2]), tonumber(ARGV[3]), 4 + tonumber(ARGV[3]), {}

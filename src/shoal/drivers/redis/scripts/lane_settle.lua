@@ -1,6 +1,7 @@
 -- Forget jobs that no longer wait, and put back hosts that were taken.
 -- ARGV[2]: number of jobs (n). ARGV[3..2+n]: their ids. Then for each host: queue, host, and when to look at it again:
--- a time by the database's clock, or '' for immediately. Returns: OK.
+-- a time by the database's clock, or '' for immediately.
+-- Returns: OK.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local jobs = tonumber(ARGV[2])
