@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MOST_LOOKS: Final = 4_000_000  # element visits
 MOST_TEXT: Final = 500_000_000  # characters
 DEPTHS: Final = (4, 8, 16, 24, 32, 48, 64)
-_MOST_DESCENTS: Final = 2  # number of `//` steps; steps without a predicate [ ] remove duplicates before the next step
+_MOST_DESCENTS: Final = 2  # `//` steps that multiply the cost; further steps do not, because duplicates are removed
 _BUILT: Final = 8  # cost of building a text, relative to reading it
 
 _DESCENT: Final = re.compile(r"//|descendant(?:-or-self)?\s*::")

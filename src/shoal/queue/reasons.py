@@ -137,7 +137,7 @@ REASONS = (
         "no_child": message("its worker could not start a process"),
         "no_slot": message("its worker had no free slot"),
         "not_begun": message("its worker was lost before it began"),
-        "not_taken": message("its bot left before it took it"),
+        "not_taken": message("the bot left before it received the job"),
         "token_revoked": message("the token of its bot was revoked"),
         "token_expired": message("the token of its bot has expired"),
         "host_busy": message("its host is busy"),
