@@ -96,7 +96,7 @@ async def test_an_error_without_an_answer_has_no_content(sqlite_url: str, monkey
     monkeypatch.setenv("SHOAL_PAGE_ATTEMPTS", "1")
     run = shoal.crawl("http://127.0.0.1:1/", robots="ignore", store=sqlite_url)
     page = await anext(run)
-    assert "it was not answered (" in refuses(page)
+    assert "it got no response (" in refuses(page)
     await run.aclose()
 
 

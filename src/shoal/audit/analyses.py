@@ -1,5 +1,5 @@
-"""The lifecycle of an analysis: created in the commit that completes its crawl, or on request; executed by a job, ended
-with the job."""
+"""The lifecycle of an analysis: it is created in the commit that completes its crawl, or on request; a job executes it,
+and it ends when the job ends."""
 
 from collections.abc import Sequence
 
@@ -24,11 +24,11 @@ from shoal.queue.store import JobStore
 
 KIND = "analysis"
 EVENT = "analysis.completed"
-MOST_FINDINGS = 1_000  # in one answer
+MOST_FINDINGS = 1_000  # in one response
 
 
 class AnalysisMoved(Signal, frozen=True, kw_only=True):
-    """An analysis ended, in this attempt. `total_attempts`: the failed attempts of its job."""
+    """An analysis ended with this attempt. `total_attempts`: the number of failed attempts of its job."""
 
     kind: str = KIND
     run_id: str
@@ -41,7 +41,7 @@ class AnalysisMoved(Signal, frozen=True, kw_only=True):
 
 
 class CommitStatusWanted(Signal, frozen=True, kw_only=True):
-    """The commit of an analysis should show another status."""
+    """The commit of an analysis should show a new status."""
 
     kind: str = KIND
     run_id: str
@@ -73,7 +73,8 @@ class Analyses:
     async def begin(self, tx: Tx, crawl_id: str) -> None:
         """Store an analysis of a completed crawl and its job, in the commit that completes the crawl.
 
-        A gate or baseline that is gone by now must not undo that commit: the gate then judges without it, and says so.
+        If the gate or the baseline no longer exists, that commit must still succeed: the verdict then says what is
+        missing.
         """
         crawl = await self._crawls.get(tx, crawl_id)
         assert crawl is not None, "it is completed in this transaction"
@@ -97,7 +98,7 @@ class Analyses:
     ) -> Analysis:
         """Store an analysis of a crawl that has ended, and its job.
 
-        `baseline`: an analysis, a crawl whose newest analysis it is, or `previous`.
+        `baseline`: the id of an analysis, the id of a crawl (for its newest successful analysis), or `previous`.
         """
 
         async def write(tx: Tx) -> Analysis:
@@ -196,8 +197,8 @@ class Analyses:
         return await self._database.read(lambda tx: self.store.outcomes(tx, analysis))
 
     async def left_in_quarantine(self, analysis: Analysis) -> str:
-        """Say how many URLs the crawl has in quarantine, and how to crawl them; empty if it has none, or was
-        removed."""
+        """Return a text that says how many URLs the crawl has in quarantine and how to crawl them; empty if the crawl
+        has none or was removed."""
 
         async def look(tx: Tx) -> str:
             crawl = await self._crawls.get(tx, analysis.crawl_id)
@@ -209,7 +210,8 @@ class Analyses:
         return await self._database.read(look)
 
     async def started(self, tx: Tx, analysis_id: str) -> Analysis:
-        """Record the start of an attempt: the first one sets the state to running, later ones change nothing."""
+        """Record the start of an attempt: the first attempt sets the state to `running`, later attempts change
+        nothing."""
         analysis = await self.store.lock(tx, analysis_id)
         if analysis is None:
             raise NotFound("analysis", analysis_id)
@@ -263,7 +265,7 @@ class Analyses:
 
 
 def _attempts_of(jobs: Sequence[Job]) -> tuple[int, int]:
-    """Return at which attempt the job of an analysis is, and how many it may have."""
+    """Return the current attempt of the analysis job, and the maximum number of attempts."""
     made = (attempts_made(job.state, job.attempts, job.lease_epoch) for job in jobs)
     return max(made, default=0), max((job.max_attempts for job in jobs), default=0)
 

@@ -23,7 +23,7 @@ PREVIOUS = "previous"
 
 @dataclass(frozen=True, slots=True)
 class AnalysisOptions:
-    """Options for the findings. `gate_name` is the name under which the gate is stored, if it is.
+    """Options for the findings. `gate_name`: the name of the gate if it is a stored gate, else None.
 
     `baseline`: the analysis to compare with. `commit`: where to publish the verdict.
     """
@@ -36,7 +36,8 @@ class AnalysisOptions:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """An analysis as it is stored. `site` is the first seed of its crawl; `findings` counts those not stored, too."""
+    """An analysis as it is stored. `site` is the first seed of its crawl; `findings` is the number of all findings,
+    including those that are not stored."""
 
     number: int
     id: AnalysisId
@@ -62,7 +63,7 @@ LONGEST_DESCRIPTION: Final = 140  # GitHub refuses longer ones
 
 class CommitState(StrEnum):
     PENDING = "pending"  # the analysis has started
-    SUCCESS = "success"  # the gate passed, or there is none
+    SUCCESS = "success"  # the gate passed, or there is no gate
     FAILURE = "failure"  # the gate failed, or the analysis failed after its last attempt
     ERROR = "error"  # the gate is inconclusive
 
@@ -76,8 +77,8 @@ OUTCOMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class CommitStatus:
-    """A status to publish. `attempts`: how often in a row it could not be published. `error`: why the last attempt
-    failed. `attempt` and `max_attempts`: those of the analysis, for the log; None if its job was removed."""
+    """A status to publish. `attempts`: how many times in a row publishing failed. `error`: why the last attempt failed.
+    `attempt` and `max_attempts` belong to the analysis job and are for the log; None if the job was removed."""
 
     analysis: int
     analysis_id: str
@@ -86,7 +87,7 @@ class CommitStatus:
     description: str
     attempts: int = 0
     shown: CommitState | None = None  # what the forge shows
-    is_due: bool = True  # False: it is published, or was given up
+    is_due: bool = True  # False: the status is published, or publishing was given up
     error: str | None = None
     attempt: int | None = None
     max_attempts: int | None = None

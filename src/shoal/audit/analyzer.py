@@ -1,8 +1,8 @@
 """The contract of analyzers: what they need, what they get, and what they yield.
 
-An analyzer is pure: it gets the columns of a whole crawl and yields batches of findings. It may raise anything; the
-analysis then keeps the findings of the others and tries it again. If its attribute `optional` is true, its failure does
-not fail the analysis.
+An analyzer is pure: it gets the columns of a whole crawl and yields batches of findings. It may raise any exception:
+the analysis then keeps the findings of the other analyzers and runs the failed one again. If its attribute `optional`
+is true, its failure does not fail the analysis.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,10 +27,10 @@ class Needs:
     """The data an analyzer reads. Nothing else is loaded for it.
 
     `pages`: columns of the page record. `details`: detail columns, each with the function that computes it.
-    `links`: the link graph. `sitemap`: which pages sitemaps list. `blocked`: URLs that robots.txt forbids.
+    `links`: the link graph. `sitemap`: the pages that sitemaps list. `blocked`: URLs that robots.txt forbids.
     `robots`: the robots.txt of each host. `probes`: paths to request from each host, such as `/llms.txt`.
-    `previous`: the page columns of the baseline's crawl. `urls`: returns other URLs to ask for, once everything else is
-    loaded; as many as the time allows.
+    `previous`: the page columns of the baseline's crawl. `urls`: a function that returns further URLs to request. It is
+    called when everything else is loaded; as many of the URLs are requested as the time allows.
     """
 
     pages: Sequence[str] = ()
@@ -50,7 +50,8 @@ class Found:
     findings that are stored.
 
     `pages` are page ids, which are indexes into the page columns. For findings that concern no page of the crawl,
-    `urls` has a URL or None for each instead. `identity(i)` tells apart several findings of one code on one page.
+    `urls` replaces `pages`: it has a URL or None for each finding. `identity(i)` tells apart several findings of one
+    code on one page.
     """
 
     code: str
@@ -68,12 +69,12 @@ class Analyzer(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name, unique among all analyzers."""
+        """The analyzer's name, unique among all analyzers."""
         ...
 
     @property
     def codes(self) -> Sequence[FindingCode]:
-        """All codes that it may report."""
+        """All codes that the analyzer may report."""
         ...
 
     @property

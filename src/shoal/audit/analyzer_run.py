@@ -12,7 +12,7 @@ from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCode, FindingCo
 from shoal.audit.site import Site
 from shoal.base.text import json_of
 
-MOST_CODES: Final = 200  # that one analyzer reports in one analysis
+MOST_CODES: Final = 200  # codes that one analyzer may report in one analysis
 _SIGN = 1 << 63
 
 
@@ -37,7 +37,7 @@ class AnalyzerResult:
     findings: Sequence[Finding] = ()
 
     def but(self, **changes: Any) -> "AnalyzerResult":
-        """Return the result with other values in its outcome."""
+        """Return the result with changed values in its outcome."""
         return replace(self, outcome=replace(self.outcome, **changes))
 
 
@@ -52,8 +52,9 @@ def skipped(analyzer: str, reason: str) -> AnalyzerResult:
 
 
 def run_analyzer(analyzer: Analyzer, site: Site, most_stored: int) -> AnalyzerResult:
-    """Run an analyzer to completion. If a code has more findings than may be stored, those with the smallest keys are
-    chosen: they are the same in every analysis of an unchanged site, so that two analyses can still be compared."""
+    """Run an analyzer to completion. If a code has more findings than may be stored, the findings with the smallest
+    keys are stored. Every analysis of an unchanged site chooses the same findings, so two analyses can still be
+    compared."""
     if analyzer.needs.details and not site.has_details:
         raise AnalyzerSkipped("The crawl stored no page details; crawl again with the option analyze.")
     if analyzer.name in site.load_errors:
@@ -81,7 +82,8 @@ def run_analyzer(analyzer: Analyzer, site: Site, most_stored: int) -> AnalyzerRe
 
 
 def _analyze(analyzer: Analyzer, site: Site) -> Iterator[Found]:
-    """Yield the findings of an analyzer. One that exits must not end the process of the others."""
+    """Yield the findings of an analyzer. An analyzer that exits must not end this process, which runs the other
+    analyzers, too."""
     try:
         yield from analyzer.analyze(site)
     except SystemExit as error:
@@ -110,7 +112,7 @@ def _stored(analyzer: str, code: FindingCode, chosen: list[Candidate]) -> list[F
         evidence = found.evidence(place)
         try:
             json_of(evidence)
-        except TypeError as error:  # of this analyzer alone: the store would fail for all of them
+        except TypeError as error:  # only this analyzer fails; in the store, the error would fail all of them
             raise AnalyzerError(
                 f"The evidence of {code.code} is not JSON ({error}): use texts, numbers, lists and dictionaries."
             ) from None

@@ -24,7 +24,7 @@ class ArtifactStore(Protocol):
     """Stores files by analysis and name. Names match `SAFE_NAME`."""
 
     async def put(self, analysis_id: str, name: str, data: bytes) -> None:
-        """Store a file, in place of an earlier one of that name; it is stored completely when this returns."""
+        """Store a file, replacing any file of that name. The file is stored completely when this method returns."""
         ...
 
     async def read(self, analysis_id: str, name: str) -> bytes:

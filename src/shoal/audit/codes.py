@@ -36,20 +36,20 @@ BY_ANALYZER: Final[Mapping[str, tuple[FindingCode, ...]]] = {
     ),
     "responses": (
         _code("server_error", _E, "The page answers with a 5xx status.",
-              "Look up the request in the log of the server and correct the failure."),
+              "Look up the request in the server log and correct the failure."),
         _code("page_unreachable", _E, "The page gave no complete response.",
               "Check DNS, TLS and the limits of the server; the evidence names the error."),
     ),
     "speed": (
-        _code("slow_page", _W, "The server took long to send the page.",
+        _code("slow_page", _W, "The server took a long time to send the page.",
               "Cache the page, or find out what the server waits for.", timing=True),
     ),
     "titles": (
         _code("title_missing", _E, "The page has no title.", "Write a title that names the content of the page."),
         _code("title_duplicate", _W, "Other pages have the same title.",
-              "Give each page a title of its own, or declare one of them canonical."),
-        _code("title_too_long", _N, "The title is longer than search results show.",
-              "Shorten it, or move the important words to the front."),
+              "Give each page a different title, or declare one of the pages canonical."),
+        _code("title_too_long", _N, "The title is too long to be shown in full in search results.",
+              "Shorten the title, or move the important words to the front."),
         _code("title_too_short", _N, "The title is too short to say much.", "Describe the page in a few words."),
         _code("title_multiple", _W, "The page has several title elements.", "Keep one title in the head."),
     ),
@@ -58,13 +58,13 @@ BY_ANALYZER: Final[Mapping[str, tuple[FindingCode, ...]]] = {
               "Summarize the page in one or two sentences."),
         _code("description_duplicate", _W, "Other pages have the same meta description.",
               "Describe each page in its own words."),
-        _code("description_too_long", _N, "The meta description is longer than search results show.",
-              "Shorten it to about 160 characters."),
+        _code("description_too_long", _N, "The meta description is too long to be shown in full in search results.",
+              "Shorten the description to about 160 characters."),
     ),
     "headings": (
         _code("h1_missing", _W, "The page has no h1 heading.", "Give the page one h1 that names its subject."),
         _code("h1_multiple", _N, "The page has several h1 headings.", "Keep one h1 and make the others h2."),
-        _code("heading_empty", _N, "A heading has no text.", "Fill it, or remove it."),
+        _code("heading_empty", _N, "A heading has no text.", "Add text to the heading, or remove it."),
         _code("heading_skipped", _N, "The headings skip a level, such as h2 to h4.",
               "Use the levels in order, so that screen readers show the outline."),
     ),
@@ -76,15 +76,15 @@ BY_ANALYZER: Final[Mapping[str, tuple[FindingCode, ...]]] = {
         _code("canonical_redirect", _W, "The canonical URL redirects.", "Point it to the final URL."),
         _code("canonical_chain", _W, "The canonical page declares another page as canonical.",
               "Point all pages of the chain to the last one."),
-        _code("canonical_conflict", _E, "The page declares several canonical URLs.", "Keep one."),
+        _code("canonical_conflict", _E, "The page declares several canonical URLs.", "Keep one of them."),
     ),
     "indexability": (
         _code("noindex_with_canonical", _W, "The page is noindex and declares another page as canonical.",
-              "Use one of the two: search engines may drop both pages."),
+              "Keep only one of the two, because search engines may drop both pages."),
         _code("canonical_to_noindex", _E, "The canonical page is noindex.",
-              "Remove noindex from it, or the canonical that points to it."),
+              "Remove noindex from the canonical page, or remove the canonical link to it."),
         _code("sitemap_noindex", _W, "A sitemap lists a page that is noindex.",
-              "Remove noindex, or the entry of the sitemap."),
+              "Remove noindex from the page, or remove the page from the sitemap."),
         _code("sitemap_not_canonical", _W, "A sitemap lists a page that declares another page as canonical.",
               "List the canonical page instead."),
         _code("sitemap_error", _E, "A sitemap lists a URL that answers with an error.",
@@ -95,7 +95,7 @@ BY_ANALYZER: Final[Mapping[str, tuple[FindingCode, ...]]] = {
     ),
     "hreflang": (
         _code("hreflang_no_return", _W, "A page in another language does not link back with hreflang.",
-              "Declare the alternates on all language versions, each naming all others."),
+              "On every language version, declare all other versions as alternates."),
         _code("hreflang_broken", _E, "An hreflang link leads to a page that does not answer 200.",
               "Correct the link, or remove it."),
         _code("hreflang_invalid", _W, "An hreflang value is not a language code.",
@@ -121,18 +121,18 @@ BY_ANALYZER: Final[Mapping[str, tuple[FindingCode, ...]]] = {
     ),
     "mixed_content": (
         _code("mixed_content", _E, "A page served over https loads resources over http.",
-              "Load them over https: browsers block or warn."),
+              "Load the resources over https: browsers block them or show a warning."),
         _code("insecure_form", _E, "A form on an https page is submitted over http.",
               "Submit it to an https URL."),
     ),
     "security_headers": (
-        _code("hsts_missing", _W, "The response over https has no Strict-Transport-Security header.",
-              "Send it with a max-age of at least half a year."),
+        _code("hsts_missing", _W, "The HTTPS response has no Strict-Transport-Security header.",
+              "Send the header with a max-age of at least half a year."),
         _code("csp_missing", _N, "The response has no Content-Security-Policy header.",
               "Send a policy that names the allowed sources."),
         _code("content_type_options_missing", _W, "The response has no X-Content-Type-Options header.",
               "Send X-Content-Type-Options: nosniff."),
-        _code("frame_options_missing", _W, "Nothing keeps other sites from embedding the page in a frame.",
+        _code("frame_options_missing", _W, "Other sites can embed the page in a frame.",
               "Send Content-Security-Policy: frame-ancestors, or X-Frame-Options."),
         _code("referrer_policy_missing", _N, "The page does not declare a referrer policy.",
               "Send Referrer-Policy: strict-origin-when-cross-origin."),
@@ -161,9 +161,9 @@ BY_ANALYZER: Final[Mapping[str, tuple[FindingCode, ...]]] = {
         _code("thin_content", _N, "The page has very few words.", "Write more, merge it, or mark it noindex."),
     ),
     "soft_404": (
-        _code("soft_404", _E, "The page is what the site shows for pages that do not exist, but answers 200.",
+        _code("soft_404", _E, "The page looks like the site's error page for missing pages, but its status is 200.",
               "Answer 404 or 410 for pages that do not exist."),
-        _code("soft_404_title", _N, "The title or heading says that the page was not found, but it answers 200.",
+        _code("soft_404_title", _N, "The title or heading says that the page was not found, but the status is 200.",
               "If the page does not exist, answer 404 or 410."),
     ),
     "urls": (
@@ -208,7 +208,7 @@ NAMED: Final[Mapping[str, str]] = {
     "warnings": "findings with severity warning",
     "notices": "findings with severity notice",
     "findings": "all findings",
-    "broken_links": "linked URLs that answer with a 4xx status, or not at all",
+    "broken_links": "linked URLs that answer with a 4xx status, or do not answer",
     "server_errors": "pages that answer with a 5xx status",
     "redirects": "pages that redirect",
     "duplicate_titles": "pages that share their title with another page",
@@ -218,11 +218,11 @@ NAMED: Final[Mapping[str, str]] = {
     "avg_response_ms": "mean response time of all pages, in milliseconds",
     "p95_response_ms": "response time that 95 % of the pages stay below, in milliseconds",
     "max_response_ms": "longest response time, in milliseconds",
-    "max_depth": "largest number of clicks from the nearest seed to a page that links lead to",
+    "max_depth": "largest number of clicks from the nearest seed to a page that can be reached through links",
     "blocked_pages": "pages that refused the crawler (401, 403, 407, 429 or 503)",
-    "quarantined_urls": "URLs that were held back as a crawler trap",
+    "quarantined_urls": "URLs in quarantine because they look like a crawler trap",
 }
-"""Metrics that are not the count of one finding code, each with what it measures."""
+"""Metrics that are not the count of one finding code, each with a description."""
 
 SUMS: Final[Mapping[str, tuple[str, ...]]] = {
     "broken_links": ("broken_link", "link_to_unreachable"),
@@ -258,15 +258,15 @@ NOT_CHECKED: Final[Mapping[str, str]] = {
     "media": "videos, audio and embedded files",
     "texts": "texts that were stored without a hash",
 }
-"""The kinds of things that may be left unchecked, in the order in which they are named."""
+"""The kinds of things that may be left unchecked, in the order in which they are listed."""
 
 ALWAYS: Final = ("external_links", "fragments", "images", "styles", "scripts", "frames", "media")
 """The parts that no analysis checks. Links, images and so on are counted once for each page that has them."""
 
 
 def not_checked_by(analysis: "Analysis") -> dict[str, int | None]:
-    """Return how many things of each kind an analysis did not check; None for an unknown number. Analyses that ended
-    before this was recorded know only the URLs in quarantine, from their metrics."""
+    """Return how many things of each kind an analysis did not check; None for an unknown number. For analyses that
+    ended before these numbers were recorded, only the number of URLs in quarantine is known, from their metrics."""
     counts: dict[str, int | None] = dict.fromkeys(ALWAYS)
     if held := round((analysis.metrics or {}).get("quarantined_urls", 0)):
         counts["quarantined"] = held

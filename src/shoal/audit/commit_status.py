@@ -1,4 +1,4 @@
-"""Publishes the statuses of commits to the forges that hold them."""
+"""Publishes commit statuses to forges such as GitHub and GitLab."""
 
 import asyncio
 import json
@@ -34,12 +34,14 @@ GITLAB_STATES: Final = {
     CommitState.ERROR: "failed",  # GitLab has no such state; the description says that the gate is inconclusive
 }
 ALREADY_SET: Final = b"Cannot transition status"
-"""GitLab refuses to set a state twice, as happens when we did not learn that the first request had succeeded."""
+"""GitLab refuses a request to set the state that the commit already has. Such a request is sent if the response to an
+earlier, successful request was lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forge:
-    """A forge of the settings. `api`: base URL of its API, empty if it is not set; `prefix`: of the settings' names."""
+    """A forge from the settings. `api`: the base URL of its API, empty if not set. `prefix`: the prefix of its setting
+    names."""
 
     kind: str
     api: str
@@ -48,7 +50,7 @@ class Forge:
 
     @property
     def missing(self) -> str | None:
-        """The setting without which nothing can be published; None if all are there."""
+        """The name of a required setting that is missing; None if all are set."""
         if not self.api:
             return f"{self.prefix}_API"
         return None if self.token else f"{self.prefix}_TOKEN"
@@ -93,7 +95,7 @@ def status_request(forge: Forge, status: CommitStatus, link: str | None, limits:
 
 
 def is_published(forge: Forge, status: int, body: bytes) -> bool:
-    """Return whether a response says that the forge shows the status."""
+    """Return whether the forge shows the status, according to its response."""
     return 200 <= status < 300 or (forge.kind == "gitlab" and status == 400 and ALREADY_SET in body)
 
 
@@ -136,7 +138,8 @@ class CommitStatusFailed(Signal, frozen=True, kw_only=True):
 
 
 class CommitStatusPublisher:
-    """Several publishers may run at the same time: a status that one has taken is left alone by the others."""
+    """Publishes due statuses. Several publishers may run at the same time: each leaves alone the statuses that others
+    have taken."""
 
     name = "commit-status-publisher"
 
@@ -165,8 +168,8 @@ class CommitStatusPublisher:
         return PassResult(f"{len(taken)} commit statuses sent" if taken else "")
 
     async def finish(self, analysis_id: str) -> str | None:
-        """Publish the status of one analysis now, in a few attempts; return why that failed, if it did. The status
-        stays due for the publisher of a controller."""
+        """Publish the status of one analysis now, in a few attempts. If all fail, return why the last one failed; the
+        status then stays due for a controller's publisher."""
         error = None
         for attempt in range(QUICK_ATTEMPTS):
             if attempt:
@@ -230,8 +233,8 @@ class CommitStatusPublisher:
 
 
 def without_token(text: str, token: str) -> str:
-    """Hide a token in a response, also as JSON, HTML and URLs write it. Do this before the text is cut: half a token
-    would not be recognized."""
+    """Hide a token in a response, including its JSON, HTML and URL encodings. Call this before the text is shortened:
+    half a token would not be recognized."""
     as_json = json.dumps(token)[1:-1]
     for written in (token, as_json, as_json.replace("/", "\\/"), escape(token), quote(token, safe="")):
         text = text.replace(written, HIDDEN)

@@ -1,4 +1,4 @@
-"""Read the stored details of pages, without the links with their texts, which are a large part of the data."""
+"""Read the stored details of pages, but not the links and link texts, which are a large part of the data."""
 
 from typing import Any, Final, cast
 

@@ -1,4 +1,4 @@
-"""Compares two crawls: which pages are new, gone or changed, and which findings."""
+"""Compares two crawls: which pages and findings are new, gone or changed."""
 
 import asyncio
 import secrets
@@ -29,8 +29,8 @@ FIELDS: Final = (
     *("status", "error_code", "final_url", "content_type", "title", "description", "canonical", "robots"),
     *("lang", "h1", "word_count", "content_hash"),
 )
-"""The fields that are compared: what a page says and how it answers, not how long it took, when, or on which path it
-was found. The fields of `data` are compared as well, each under its own name."""
+"""The fields that are compared: the content and the response of a page, but not when or how fast it was fetched, or on
+which path it was found. The fields of `data` are compared as well, each under its own name."""
 NAMES: Final = {"error_code": "error"}
 """Fields whose public name differs."""
 
@@ -43,7 +43,8 @@ _DIGEST = np.dtype("S16")
 
 @dataclass(frozen=True, slots=True)
 class PageDigests:
-    """The pages of a crawl in storage order: their numbers, a digest of each URL, and one of the compared fields."""
+    """The pages of a crawl in storage order: page numbers, a digest of each URL, and a digest of each page's compared
+    fields."""
 
     numbers: NDArray[np.int64]
     urls: NDArray[np.bytes_]
@@ -62,7 +63,8 @@ class PageDigests:
 
 @dataclass(frozen=True, slots=True)
 class PagePairs:
-    """Page numbers: `added` of the later crawl, `removed` of the earlier one, `changed` pairs of both."""
+    """Page numbers: `added` from the later crawl, `removed` from the earlier crawl, and `changed` as pairs with one
+    number from each."""
 
     added: NDArray[np.int64]
     removed: NDArray[np.int64]
@@ -71,7 +73,8 @@ class PagePairs:
 
 
 def digest(rows: Sequence[Sequence[Any]], seed: int) -> PageDigests:
-    """Return the columns of rows of `COMPARED_COLUMNS`. A secret seed keeps sites from constructing collisions."""
+    """Return the digests of rows of `COMPARED_COLUMNS`. A secret `seed` keeps sites from constructing hash
+    collisions."""
     count = len(rows)
     return PageDigests(
         np.fromiter((row[_NUMBER] for row in rows), np.int64, count),
@@ -151,7 +154,7 @@ class CrawlDiff:
         self._before, self._after = crawls
         self._pairs = pairs
         self.summary = summary
-        """Complete once all rows have been read; the numbers of pages are known immediately."""
+        """The summary: complete once all rows have been read; its page counts are known immediately."""
 
     async def rows(self) -> AsyncIterator[list[DiffRow]]:
         """Yield all differences in batches: pages added, removed, changed, then findings by code."""
@@ -186,7 +189,7 @@ class CrawlDiff:
         return {number_of(row): row for row in rows}
 
     async def _findings(self) -> AsyncIterator[list[DiffRow]]:
-        missing: set[str] = set()  # analyzers that failed or were skipped: nothing can be said about their findings
+        missing: set[str] = set()  # analyzers that failed or were skipped, so their findings are unknown
 
         async def read(tx: Tx) -> list[tuple[Analysis, list[FindingCount]]]:
             found = []
@@ -247,8 +250,8 @@ class _Keys:
 def _finding_rows(
     batch: list[Finding], other: set[int], meaning: tuple[Change | None, Change], limit: int, counts: CodeDiff
 ) -> list[DiffRow]:
-    """Return a row for each finding of one analysis; `meaning`: the kind of change if the other analysis has it, and if
-    not."""
+    """Return a row for each finding of one analysis; `meaning`: the kind of change for a finding that the other
+    analysis has, too, and for one that it lacks."""
     rows = []
     for finding in batch:
         change = meaning[0] if finding.key in other else meaning[1]
@@ -281,7 +284,7 @@ def _field_changes(before: Sequence[Any], after: Sequence[Any]) -> list[DiffRow]
 
 
 class CrawlDiffs:
-    """Makes diffs. Only one diff at a time reads the pages of its crawls, because two would both be slower."""
+    """Makes diffs. Only one diff at a time reads the pages of its crawls, because two would slow each other down."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -43,8 +43,8 @@ class DiffRow:
 
 @dataclass(slots=True)
 class CodeDiff:
-    """The findings of one code. `complete`: all findings were compared; if a code has very many, not all of them are
-    stored."""
+    """The findings of one code. `complete`: whether all findings were compared. If a code has very many findings, not
+    all of them are stored."""
 
     code: str
     severity: Severity
@@ -68,7 +68,8 @@ class FindingDiff:
 
 @dataclass(slots=True)
 class DiffSummary:
-    """All differences in numbers. `fields`: pages that differ in a field. `findings`: None unless both have some."""
+    """The number of differences of each kind. `fields`: by field, the number of pages that differ in it. `findings`:
+    None unless both crawls have a successful analysis."""
 
     before: str
     after: str

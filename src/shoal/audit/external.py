@@ -34,9 +34,9 @@ from shoal.base.text import clean, has_nul
 
 ARTIFACTS: Final = "SHOAL_ARTIFACTS_DIR"
 MOST_ARTIFACTS: Final = 100
-LONGEST_ERROR: Final = 500  # characters of what it printed to stderr
-MOST_FILES: Final = 10_000  # while it runs
-DEEPEST: Final = 50  # folders in folders
+LONGEST_ERROR: Final = 500  # characters of the command's stderr
+MOST_FILES: Final = 10_000  # files while the command runs
+DEEPEST: Final = 50  # levels of nested folders
 _SECONDS_TO_DIE: Final = 2.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.2
 _AT_ONCE: Final = 65_536  # bytes
@@ -72,7 +72,7 @@ class ProcessLimits:
 
 
 class ExternalAnalyzer:
-    """Runs a command as an analyzer. Its codes are known once it has ended."""
+    """Runs a command as an analyzer. Its finding codes are known only after the command has ended."""
 
     needs = Needs(pages=TEXTS)
 
@@ -127,7 +127,7 @@ class ExternalAnalyzer:
         problems: list[str] = []
         has_ended = threading.Event()
         timer = threading.Timer(limits.time.total_seconds(), process.terminate)
-        # Only a guard that was stopped by its own command needs it.
+        # This timer is needed only if the command has stopped its own guard (SIGSTOP).
         last_timer = threading.Timer(limits.time.total_seconds() + _SECONDS_TO_DIE, _kill, [process])
         watcher = threading.Thread(target=self._watch, args=(folder, process, has_ended, problems))
         threads = (timer, last_timer, watcher)
@@ -136,7 +136,7 @@ class ExternalAnalyzer:
         try:
             printed, errors = _exchange(process, page_lines(site), limits.output)
             if len(printed) <= limits.output:
-                process.wait()  # it may have closed its pipes; the timers end it
+                process.wait()  # it may have closed its pipes but still run; the timers end it
             is_late = not timer.is_alive()
         finally:
             has_ended.set()
@@ -167,7 +167,7 @@ class ExternalAnalyzer:
                 return
 
     def _excess(self, folder: Path) -> str | None:
-        """Return what is too large or too many below a folder."""
+        """Return a sentence about the limit that the files below a folder exceed; None if they exceed none."""
         files = size = 0
         folders = [(str(folder), 0)]
         for inner, depth in folders:
@@ -184,7 +184,7 @@ class ExternalAnalyzer:
                             return (
                                 f"It wrote more than {MOST_FILES:,} files, or nested folders more than {DEEPEST} deep."
                             )
-            except OSError:  # it was removed
+            except OSError:  # the file was removed
                 continue
         return None
 
@@ -203,7 +203,7 @@ class ExternalAnalyzer:
         return found
 
     def _collect(self, folder: Path) -> list[tuple[str, bytes]]:
-        """Return the files that it left; links and folders are ignored."""
+        """Return the files that the command left; links and folders are ignored."""
         if (problem := self._excess(folder)) is not None:
             raise AnalyzerError(problem)
         names = [path.name for path in folder.iterdir() if not path.is_symlink() and path.is_file()]
@@ -221,7 +221,7 @@ def _found(code: str, found: list[ReportedFinding]) -> Found:
 
 
 def page_lines(site: Site) -> Iterator[bytes]:
-    """Yield what an external analyzer reads: one line about the crawl, then one for each page."""
+    """Yield the input of an external analyzer: one line about the crawl, then one line for each page."""
     yield orjson.dumps({"shoal": 1, "pages": len(site.pages)}) + b"\n"
     columns: Mapping[str, Sequence[Any]] = {
         name: site.pages[name].tolist() if name in NUMBERS else site.pages.text(name) for name in _SENT
@@ -235,8 +235,8 @@ def page_lines(site: Site) -> Iterator[bytes]:
 
 
 def _exchange(process: "subprocess.Popen[bytes]", lines: Iterator[bytes], limit: int) -> tuple[bytes, bytes]:
-    """Send the lines to a process until it ends; return what it printed, up to a little more than the limit, and the
-    end of what it wrote to stderr. A pipe that something else keeps open is not waited for."""
+    """Send the lines to a process until it ends; return its stdout, up to a little more than the limit, and the end of
+    its stderr. If a different process keeps a pipe open, this function does not wait for it."""
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
@@ -251,7 +251,7 @@ def _exchange(process: "subprocess.Popen[bytes]", lines: Iterator[bytes], limit:
         while selector.get_map() and len(printed) <= limit:
             ready = selector.select(0 if has_ended else _SECONDS_BETWEEN_LOOKS)
             if has_ended and not any(key.data is not None for key, _ in ready):
-                break  # all that it wrote was read
+                break  # all of its output was read
             has_ended = process.poll() is not None
             for key, _ in ready:
                 if key.data is not None:
@@ -263,7 +263,7 @@ def _exchange(process: "subprocess.Popen[bytes]", lines: Iterator[bytes], limit:
                     continue
                 try:
                     unsent = unsent[os.write(key.fd, unsent) :] or b"".join(islice(lines, _LINES_AT_ONCE))
-                except BrokenPipeError:  # it does not want to read more
+                except BrokenPipeError:  # the process has closed its stdin
                     unsent = b""
                 if not unsent:
                     selector.unregister(process.stdin)

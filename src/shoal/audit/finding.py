@@ -12,7 +12,7 @@ class Severity(StrEnum):
     """How serious a finding is, from most to least."""
 
     ERROR = "error"  # visitors or search engines meet something broken
-    WARNING = "warning"  # works, but harms the site
+    WARNING = "warning"  # the page works, but the problem harms the site
     NOTICE = "notice"  # worth knowing; often intended
 
 
@@ -31,7 +31,7 @@ RANKS: Final = {severity: rank for rank, severity in enumerate(Severity)}
 class FindingCode:
     """A kind of finding. `code` is public and permanent; `title` and `fix` are one sentence each.
 
-    `timing`: it depends on how fast the server was, so it is measured again before it fails a gate.
+    `timing`: whether its findings depend on how fast the server was; they are measured again before they fail a gate.
     """
 
     code: str
@@ -76,8 +76,8 @@ class FindingCount:
 
 @dataclass(frozen=True, slots=True)
 class AnalyzerOutcome:
-    """How one analyzer of an analysis ended. `error` is None unless it failed; `skipped` is None unless it does not
-    apply to the crawl, and says why. `optional`: its failure does not fail the analysis."""
+    """How one analyzer of an analysis ended. `error`: why it failed, else None. `skipped`: why it does not apply to the
+    crawl, else None. `optional`: its failure does not fail the analysis."""
 
     analyzer: str
     error: str | None
@@ -93,8 +93,8 @@ class AnalyzerOutcome:
 
     @property
     def missing(self) -> str | None:
-        """The reason why its findings are missing, as the end of a sentence about the analyzer; None if they are not
-        missing."""
+        """Why the findings are missing, as the end of a sentence that begins with the analyzer's name; None if they are
+        not missing."""
         if self.error is not None:
             return f"failed ({self.error})"
         return None if self.skipped is None else f"was skipped ({self.skipped})"

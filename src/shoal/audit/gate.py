@@ -29,7 +29,7 @@ class GateRule(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A condition that must hold: `metric op threshold`, or a limit on the increase against the baseline."""
 
     metric: Annotated[Word, describe("Metric or finding code to compare.")]
-    op: Annotated[Op | None, describe("Comparison that must hold: metric op threshold.")] = None
+    op: Annotated[Op | None, describe("Comparison operator; the rule holds if `metric op threshold` is true.")] = None
     threshold: Annotated[float | None, describe("Value to compare the metric with.")] = None
     max_increase: Annotated[
         float | None, describe("Maximum increase against the baseline, instead of op and threshold.")
@@ -68,7 +68,7 @@ class GateRule(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Gate(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The rules of a gate. Findings whose code is ignored count for no rule."""
+    """The rules of a gate. Findings with an ignored code do not count for any rule."""
 
     rules: Annotated[list[GateRule], describe("Conditions that must hold.", max_length=MOST_RULES)] = field(
         default_factory=list
@@ -77,9 +77,12 @@ class Gate(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fail: Annotated[Codes, describe("Finding codes that fail the gate as soon as one finding has them.")] = field(
         default_factory=list
     )
-    min_pages: Annotated[int, describe("With fewer pages the verdict is inconclusive.", ge=0, le=10**12)] = 1
+    min_pages: Annotated[
+        int, describe("Minimum number of pages; with fewer, the verdict is inconclusive.", ge=0, le=10**12)
+    ] = 1
     min_pages_percent: Annotated[
-        Percent, describe("With fewer pages, in percent of the baseline's, the verdict is inconclusive.")
+        Percent,
+        describe("Minimum number of pages, in percent of the baseline; with fewer, the verdict is inconclusive."),
     ] = 50.0
 
     raw: ClassVar = frozenset({"rules"})
@@ -166,7 +169,8 @@ def parse_gate(text: str, name: str) -> Gate:
 
 
 def check_metric(name: str, place: str) -> None:
-    """Refuse a metric that no analyzer measures. Those of plug-ins are `analyzer.code` and known only to workers."""
+    """Refuse a metric that no analyzer measures. Metrics of plug-ins have the form `analyzer.code`; only workers know
+    them."""
     known = [*NAMED, *CODES]
     if name in NAMED or name in CODES or _OF_PLUGIN.fullmatch(name):
         return

@@ -24,7 +24,7 @@ class Gates:
         return await self.put(name, gate, may_exist=False, audit=audit)
 
     async def put(self, name: str, gate: Gate, *, may_exist: bool = True, audit: AuditHook = no_audit) -> StoredGate:
-        """Store a gate, in place of an earlier one of that name."""
+        """Store a gate, replacing any gate of that name."""
         if not _NAME.fullmatch(name):
             raise InvalidInput("name", "is not a name", "give 1 to 64 letters, digits and `_.-`")
 

@@ -1,6 +1,7 @@
-"""What follows for analyses when their jobs move, and when crawls end; the queue and crawls call it in the same commit.
+"""Updates analyses when their jobs change state, and creates analyses when crawls complete. The queue and the crawls
+call this listener in the same commit.
 
-Every process has this listener, and most never see an analysis, so what it uses is imported then.
+Every process has this listener, but most processes never see an analysis, so its imports are done at the first use.
 """
 
 from collections.abc import Sequence

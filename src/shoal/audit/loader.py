@@ -25,14 +25,14 @@ from shoal.pages.store import PageStore
 T = TypeVar("T", bound=Sequence[Any])
 P = TypeVar("P")  # the place of a row in the order of an index
 Read = Callable[[Tx, int, P, int], Awaitable[tuple[list[T], P | None]]]
-"""Returns rows of a crawl after a place, and the place to continue after, None at the end."""
+"""Returns the rows of a crawl after a place, and the place after which to continue (None at the end)."""
 
 BATCH: Final = 5_000  # pages
-FATES: Final = 50_000  # URLs whose fates one query looks at
+FATES: Final = 50_000  # URLs per query of fates
 MOST_ORIGINS: Final = 50  # maximum number of origins that are probed, and whose robots.txt is read
 MOST_BLOCKED: Final = 1_000  # blocked URLs whose text is looked up
-MOST_ASKED: Final = 500  # URLs that are probed, and as many others that analyzers ask for
-LONGEST_ASKING: Final = timedelta(minutes=2)  # for each of the two
+MOST_ASKED: Final = 500  # maximum number of probes, and also of other URLs that are requested for analyzers
+LONGEST_ASKING: Final = timedelta(minutes=2)  # for all probes, and again for all other URLs
 _FIRST_KEY: Final = -(1 << 63)
 _LINK: Final = 9  # bytes
 _ALWAYS: Final = ("url", "final_url", "content_type", "robots", "redirects", "error_code")
@@ -214,7 +214,7 @@ class SiteLoader:
 
     @staticmethod
     def _match_blocked(site: Site, page: int, outlinks: bytes | None, detail: bytes | None) -> None:
-        """Look for blocked URLs among the links of a page; earlier versions stored them in its details."""
+        """Look for blocked URLs among the links of a page; earlier versions stored the links in the page details."""
         assert site.link_targets is not None
         written = unpack_links(outlinks) if outlinks is not None else unpacked(detail or b"")
         base = site.pages.answered_at(page) if written.base is None else written.base
@@ -244,8 +244,8 @@ class SiteLoader:
 def _shared(
     values: Sequence[str | None], urls: Sequence[str], name: str, shared: dict[str, str]
 ) -> Sequence[str | None]:
-    """Return the values of a text column with few copies of equal texts: most pages are at their own URL, and all have
-    one of a few content types."""
+    """Return the values of a text column, with equal texts shared to save memory: most final and canonical URLs equal
+    the page URL, and there are only a few content types."""
     if name in ("final_url", "canonical"):
         return [url if value == url else value for value, url in zip(values, urls, strict=True)]
     if name in ("content_type", "lang", "robots", "error_code"):
@@ -258,5 +258,5 @@ def _readable(places: Sequence[int], rows: Sequence[tuple[int, bytes]]) -> Itera
     for place, (_, blob) in zip(places, rows, strict=True):
         try:
             yield place, read_page_details(blob)
-        except ValueError:  # written by another version; the page counts as one without details
+        except ValueError:  # written by a different version; the page is treated like a page without details
             continue

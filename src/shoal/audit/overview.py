@@ -79,7 +79,8 @@ def summarize(site: Site) -> Summary:
 
 
 def _status_by_depth(site: Site) -> list[dict[str, Any]]:
-    """Count pages by clicks from the seeds, ascending; a depth of None, the last, is of pages that no links lead to."""
+    """Count pages by clicks from the seeds, ascending. The last entry, with depth None, counts the pages that no links
+    lead to."""
     clicks, statuses = site.clicks, site.pages["status"]
     levels = np.unique(clicks).tolist()
     rows = []
@@ -135,8 +136,8 @@ def _not_checked(site: Site) -> dict[str, int | None]:
 
 
 def _unknown_targets(graph: LinkGraph) -> tuple[int, int]:
-    """Count links to URLs that were not fetched: those out of the crawl's scope, and the others."""
-    is_unknown = np.append(graph.link_targets.page_of, np.int32(-1)) < 0  # the last entry is that of -1
+    """Return the number of links to URLs that were not fetched: outside of the crawl's scope, and within it."""
+    is_unknown = np.append(graph.link_targets.page_of, np.int32(-1)) < 0  # the extra last entry is for target -1
     external = internal = 0
     for first in range(0, len(graph), LINKS_AT_ONCE):
         unknown = is_unknown[graph.targets[first : first + LINKS_AT_ONCE]]

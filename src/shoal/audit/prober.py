@@ -22,7 +22,7 @@ from shoal.web.single_fetch import SingleFetches
 LARGEST_BODY: Final = 100_000  # bytes that are kept
 HOSTS_AT_ONCE: Final = 8
 MOST_REDIRECTS: Final = 5
-REFUSALS: Final = frozenset({401, 403, 407, 429, 503})  # say nothing about what other visitors get
+REFUSALS: Final = frozenset({401, 403, 407, 429, 503})  # statuses that do not show what other visitors get
 _POLL_SECONDS: Final = 0.5
 
 Progress = Callable[[], Awaitable[None]]
@@ -32,7 +32,7 @@ _Ask = Callable[[Url], Awaitable[ProbeAnswer | None]]
 
 
 class Probed(Fetched):
-    """The outcome of one request, for the fetch pool and as it came."""
+    """The outcome of one request: summarized for the fetch pool, and complete in `outcome`."""
 
     outcome: EgressOutcome | None = None
 
@@ -48,18 +48,18 @@ class Prober:
         self._urls = Canonicalizer(PLAIN_URLS)
 
     async def probe(self, urls: Sequence[str], within: timedelta, progress: Progress) -> dict[str, ProbeAnswer]:
-        """Return what URLs answer; `status` is None where robots.txt forbids it or no response came.
+        """Return the responses by URL; `status` is None if robots.txt forbids the request or no response came.
 
-        A URL has no response if the time ran out. `progress` is called regularly; if it raises, everything is
-        stopped.
+        URLs that were not requested before the time ran out are left out. `progress` is called regularly; if it raises,
+        everything is stopped.
         """
         return await self._ask_hosts(self._ask, urls, within, progress)
 
     async def check(self, urls: Sequence[str], within: timedelta, progress: Progress) -> dict[str, ProbeAnswer]:
-        """Return where URLs lead: with HEAD, and again with GET if that fails; redirects are followed.
+        """Return the final responses by URL, after redirects. Requests use HEAD, then GET if HEAD fails.
 
-        A URL has no response if the time ran out, if robots.txt or the address rule forbids it, or if the
-        server refuses us. `progress` is called regularly; if it raises, everything is stopped.
+        A URL is left out if the time ran out, if robots.txt or the address rule forbids the request, or if the server
+        refuses us. `progress` is called regularly; if it raises, everything is stopped.
         """
         return await self._ask_hosts(self._check, urls, within, progress)
 

@@ -1,8 +1,8 @@
 """Runs a command with limits, and ends everything that it started: `process_guard.py PARENT MEMORY FILE COMMAND…`.
 
-It does so when the command ends, on SIGTERM, and when its parent is gone. It is a separate program, because the
-worker's child has threads, in which Python must not run code between fork and exec; and because a killed child could
-not end what it started.
+The guard ends these processes when the command ends, on SIGTERM, and when the guard's parent is gone. It is a separate
+program for two reasons: the worker's child has threads, so Python must not run code between fork and exec there; and a
+killed child could not end the processes that it started.
 """
 
 import contextlib
@@ -19,7 +19,8 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def main(parent: int, memory: int, file: int, command: list[str]) -> int:
-    """Run the command in our process group; return its exit code, or 128 and the signal that ended it."""
+    """Run the command in our process group; return its exit code, or 128 plus the number of the signal that ended
+    it."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
@@ -31,7 +32,7 @@ def main(parent: int, memory: int, file: int, command: list[str]) -> int:
         os._exit(128 + signum)
 
     signal.signal(signal.SIGTERM, end)
-    if sys.platform == "linux":  # a process whose parent died becomes our child, in whatever session it is
+    if sys.platform == "linux":  # a process whose parent died becomes our child, even if it is in a different session
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         process = subprocess.Popen(command, preexec_fn=limit)  # noqa: PLW1509 - this process has one thread
@@ -51,7 +52,7 @@ def main(parent: int, memory: int, file: int, command: list[str]) -> int:
 
 
 def end_descendants() -> None:
-    """Kill all descendants until there are none: one may fork while the others are being killed."""
+    """Kill descendants until none are left: a descendant may fork while the others are being killed."""
     while True:
         for pid in descendants():
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -65,11 +66,11 @@ def end_descendants() -> None:
 
 
 def descendants() -> list[int]:
-    """Return the descendants of this process; none where there is no /proc."""
+    """Return the descendants of this process; an empty list if there is no /proc."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[1-9]*"):
         with contextlib.suppress(OSError):
-            parent = int((path / "stat").read_bytes().rpartition(b")")[2].split()[1])  # a name may have parentheses
+            parent = int((path / "stat").read_bytes().rpartition(b")")[2].split()[1])  # a name may contain parentheses
             children.setdefault(parent, []).append(int(path.name))
     found = [os.getpid()]
     for pid in found:

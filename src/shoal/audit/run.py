@@ -72,7 +72,7 @@ class AnalysisContext:
     artifacts: ArtifactStore | None = None
     most_stored: int = 10_000  # findings of one code
     most_remeasured: int = 20  # slow pages
-    optional: Collection[str] = ()  # analyzers whose failure does not fail the analysis, besides those that say so
+    optional: Collection[str] = ()  # further analyzers whose failure does not fail the analysis
 
 
 class AnalysisAttempt:
@@ -101,14 +101,15 @@ class AnalysisAttempt:
             self._context.loader.close()
 
     def leave(self, reason: str) -> None:
-        """Return the job soon; the next worker begins again. A command is ended; a built-in analyzer ends by itself."""
+        """Return the job to the queue soon; the next worker continues with the analyzers that have not run. An external
+        command is ended; a built-in analyzer finishes by itself."""
         self._leaving = reason
         if isinstance(self._running, ExternalAnalyzer):
             self._running.stop()
 
     def limit_rate(self, per_second: float | None) -> None:
-        """Do nothing: a node's limit applies to crawls and page jobs. The requests of the prober, a thousand at most,
-        wait only for the rate limits of their hosts."""
+        """Do nothing: a node's limit applies to crawls and page jobs. The prober sends at most a thousand requests,
+        which wait only for the rate limits of their hosts."""
 
     def stalled_seconds(self) -> float:
         return self._context.clock.monotonic() - self._moved_at
@@ -192,7 +193,8 @@ class AnalysisAttempt:
             )
 
     async def _run_one(self, analyzer: Analyzer, site: Site) -> AnalyzerResult:
-        """Run one analyzer in a thread, so that this process keeps sending heartbeats. Its failure is a result."""
+        """Run one analyzer in a thread, so that this process keeps sending heartbeats. A failure of the analyzer
+        becomes its result."""
         clock = self._context.clock
         began = clock.monotonic()
         self._running = analyzer
@@ -202,7 +204,7 @@ class AnalysisAttempt:
             result = skipped(analyzer.name, str(reason))
         except Exception as error:
             if self._leaving is not None:
-                raise _Left from None  # it may have been stopped
+                raise _Left from None  # the analyzer may have failed because it was stopped
             text = str(error) if isinstance(error, AnalyzerError) else f"{type(error).__name__}: {error}"
             result = failed(analyzer.name, text)
         finally:
@@ -210,7 +212,7 @@ class AnalysisAttempt:
         return result.but(duration_ms=round(1000 * (clock.monotonic() - began), 3))
 
     async def _with_artifacts(self, analysis: Analysis, analyzer: Analyzer, result: AnalyzerResult) -> AnalyzerResult:
-        """Store the files that an analyzer left; if that fails, so has the analyzer."""
+        """Store the files that an analyzer left; if they cannot be stored, the analyzer counts as failed."""
         store = self._context.artifacts
         if store is None:
             return result
@@ -219,7 +221,7 @@ class AnalysisAttempt:
             for name, data in getattr(analyzer, "artifacts", ()):
                 await store.put(analysis.id, name, data)
                 stored.append(Artifact(name, len(data)))
-        except Exception as error:  # a plug-in may leave anything
+        except Exception as error:  # a plug-in may leave files of any kind
             reason = error.message if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
             return failed(analyzer.name, f"Its files could not be stored: {reason}")
         return result.but(artifacts=tuple(stored))
@@ -253,7 +255,8 @@ class AnalysisAttempt:
         return await self._context.database.read(read)
 
     async def _summarize(self, tx: Tx, analysis: Analysis, summary: Summary) -> None:
-        """Store the summary before findings, so that an attempt that continues from them knows what was not checked."""
+        """Store the summary before findings, so that a later attempt, which continues from these findings, knows what
+        was not checked."""
         await self._context.analyses.lock(tx, analysis.id)
         await self._fence(tx)
         await self._context.analyses.store.summarize(tx, analysis, summary)
@@ -297,8 +300,8 @@ class AnalysisAttempt:
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Switch the cyclic garbage collector off: millions of objects are kept here and no cycles are made, so that its
-    passes over all of them would find nothing."""
+    """Switch off the cyclic garbage collector: this process keeps millions of objects without reference cycles, so the
+    collector would visit all of them and find nothing."""
     was_on = gc.isenabled()
     gc.disable()
     try:

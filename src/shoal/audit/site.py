@@ -1,4 +1,4 @@
-"""A crawl as columns: what analyzers work on. A page is identified by its index in the columns, and links refer to
+"""A crawl as columns, the input of all analyzers. A page is identified by its index in the columns, and links refer to
 these indexes."""
 
 from collections import Counter
@@ -69,7 +69,7 @@ class PageColumns:
         return np.fromiter((value is not None for value in self._texts[name]), np.bool_, len(self))
 
     def hashes(self, name: str) -> NDArray[np.int64]:
-        """Return a hash of each value of a text column: equal for equal texts, for this process only."""
+        """Return a hash of each value of a text column. Equal texts have equal hashes, but only within this process."""
         return np.fromiter(map(hash, self._texts[name]), np.int64, len(self))
 
     def url(self, page: int) -> str:
@@ -123,10 +123,10 @@ def _forbids_indexing(robots: str | None) -> bool:
 
 
 class LinkGraph:
-    """The links between pages in compressed rows: those of page p are `targets[offsets[p]:offsets[p + 1]]`.
+    """The links between pages in compressed rows: the links of page p are `targets[offsets[p]:offsets[p + 1]]`.
 
     A target is an index of `link_targets`: a page, a URL that was only fetched as the target of a redirect, a URL that
-    robots.txt forbids, or -1 for any other. `page_of[target]` is the page that a target stands for, or -1.
+    robots.txt forbids, or -1 for any other URL. `page_of[target]` is the page that a target stands for, or -1.
     """
 
     def __init__(
@@ -146,12 +146,12 @@ class LinkGraph:
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
-        """The number of links to each target, without those of a page to itself."""
+        """The number of links to each target, without links from a page to itself."""
         return self._count(None)
 
     @cached_property
     def followed_counts(self) -> NDArray[np.int64]:
-        """The same, without links marked nofollow."""
+        """The number of links to each target, without links marked nofollow and links from a page to itself."""
         return self._count(LinkFlag.NOFOLLOW)
 
     def _count(self, without: int | None) -> NDArray[np.int64]:
@@ -169,12 +169,12 @@ class LinkGraph:
         return counts[1:]
 
     def clicks_from(self, seeds: Ids, lands_on: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return the number of clicks from the nearest seed to each page; -1 if no links lead there. `lands_on`: where
-        a visitor of each page arrives, which is another one if the page only redirects."""
+        """Return the number of clicks from the nearest seed to each page; -1 if no links lead there. `lands_on`: the
+        page where a visitor of each page arrives, which is a different page if the page only redirects."""
         pages = len(self.offsets) - 1
         clicks = np.full(pages, -1, np.int32)
         sizes = np.diff(self.offsets)
-        padded = np.append(self.link_targets.page_of, np.int32(-1))  # the entry of -1
+        padded = np.append(self.link_targets.page_of, np.int32(-1))  # the extra last entry is for target -1
         front, distance = np.union1d(seeds, lands_on[seeds]), 0
         clicks[front] = 0
         while len(front):
@@ -223,7 +223,7 @@ class LinkTargets:
         order = np.argsort(keys, kind="stable").astype(np.int32)
         self._order = order
         self._sorted = np.append(keys[order], np.int64(_LAST))
-        # Keys are uniform hashes: their upper bits say where a key is, give or take a few places.
+        # Keys are uniform hashes, so the upper bits of a key give its position to within a few places.
         self._shift = np.uint64(64 - max(1, len(keys)).bit_length() - 1)
         buckets = np.arange(2 << max(1, len(keys)).bit_length(), dtype=np.uint64) << self._shift
         self._starts = np.searchsorted(_unsigned(self._sorted[:-1]), buckets).astype(np.int32)
@@ -267,8 +267,8 @@ class SitemapRead:
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswer:
-    """The response of a host to a probe. `status` is None if there was none; `error` may say why. `moved`: redirects
-    led to it."""
+    """The response of a host to a probe. `status` is None if there was no response; `error` may contain the reason.
+    `moved`: the response was reached through redirects."""
 
     url: str
     status: int | None
@@ -293,7 +293,7 @@ class ProbeAnswer:
 
 
 class SiteUrls:
-    """URLs as the crawl sees them."""
+    """Normalizes URLs as the crawl does."""
 
     def __init__(self, crawl: Crawl, max_length: int) -> None:
         self._key_seed = crawl.key_seed
@@ -325,14 +325,14 @@ class Site:
     pages: PageColumns
     urls: SiteUrls
     details: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # by analyzer and column, one value per page
-    load_errors: dict[str, str] = field(default_factory=dict)  # analyzers whose detail columns or URLs are not known
+    load_errors: dict[str, str] = field(default_factory=dict)  # by analyzer: why its detail columns or URLs are missing
     has_details: bool = True
     link_targets: LinkTargets | None = None
     links: LinkGraph | None = None
     sitemaps: list[SitemapRead] = field(default_factory=list)
     robots: dict[str, str | None] = field(default_factory=dict)  # by origin; None: the host has none
     probes: dict[str, ProbeAnswer] = field(default_factory=dict)  # by URL
-    asked: dict[str, ProbeAnswer] = field(default_factory=dict)  # what analyzers asked for, by URL; only with an answer
+    asked: dict[str, ProbeAnswer] = field(default_factory=dict)  # by URL: responses to requests of analyzers
     unanswered: dict[str, Unanswered] = field(default_factory=dict)  # by analyzer
     blocked_urls: dict[int, str] = field(default_factory=dict)  # by target; only those that are known
     references: Counter[str] | None = None  # images and other resources of pages; None if no details were read
@@ -352,7 +352,8 @@ class Site:
     def clicks(self) -> NDArray[np.int32]:
         """The number of clicks from the nearest seed to each page; -1 if no links lead there.
 
-        The depth of a record is that of the path that the crawl found first, which may begin at a sitemap.
+        The depth in a page record differs: it belongs to the path that the crawl found first, which may begin at a
+        sitemap.
         """
         assert self.links is not None, "the link graph is always loaded"
         pages, page_of = self.pages, self.links.link_targets.page_of
@@ -367,11 +368,11 @@ class Site:
 
     @cached_property
     def listed_targets(self) -> Mask:
-        """Which targets sitemaps list."""
+        """Mark the targets that sitemaps list."""
         assert self.link_targets is not None, "an analyzer that needs sitemaps says so"
         listed = np.zeros(len(self.link_targets) + 1, np.bool_)
         for sitemap in self.sitemaps:
-            listed[self.link_targets.find(sitemap.entries)] = True  # unknown ones are -1, the extra entry
+            listed[self.link_targets.find(sitemap.entries)] = True  # unknown keys are -1: the extra last entry
         return listed[:-1]
 
     @property
@@ -381,7 +382,7 @@ class Site:
 
     @cached_property
     def in_sitemap(self) -> Mask:
-        """Mark where a sitemap lists a page, under its own URL or that of its content."""
+        """Mark where a sitemap lists a page, under its own URL or under the URL that sent its content."""
         assert self.link_targets is not None
         listed = self.is_listed_itself.copy()
         others = self.link_targets.page_of[len(self.pages) :][self.listed_targets[len(self.pages) :]]
@@ -390,8 +391,8 @@ class Site:
 
     @cached_property
     def canonical_targets(self) -> NDArray[np.int32]:
-        """The target of each page's canonical URL: -1 if it declares none, -2 if it is not known to the crawl. A page
-        that declares itself has its own number."""
+        """The target of each page's canonical URL: -1 if it declares none, -2 if the crawl does not know that URL. A
+        page that declares itself has its own number."""
         targets = np.full(len(self.pages), -1, np.int32)
         finals, urls = self.pages.text("final_url"), self.pages.text("url")
         others: dict[int, str] = {}
@@ -418,7 +419,7 @@ class Site:
 
     @cached_property
     def canonical_pages(self) -> NDArray[np.int32]:
-        """The page that each page declares as canonical: -1 if none, -2 if it is not known."""
+        """The page that each page declares as canonical: -1 if it declares none, -2 if that page is not known."""
         targets = self.canonical_targets
         if self.link_targets is None or not len(targets):
             return targets
@@ -442,7 +443,7 @@ class Site:
 
     @cached_property
     def points_away(self) -> Mask:
-        """Mark where a page declares another one as canonical."""
+        """Mark where a page declares a different page as canonical."""
         target = self.canonical_pages
         away: Mask = (target != -1) & (target != np.arange(len(target)))
         return away

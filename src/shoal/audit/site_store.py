@@ -1,4 +1,4 @@
-"""Reads what analyzers and diffs get of a crawl."""
+"""Reads the parts of a crawl that analyzers and diffs use."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -18,21 +18,21 @@ COMPARED_COLUMNS: Final = (*PAGE_COLUMNS, "data")
 """The columns that a diff reads; `data` is JSON, or None."""
 
 FIRST_FATE: Final = (-(1 << 63), -(1 << 31))
-"""Before the key and check of every URL."""
+"""A place before the key and check of every URL."""
 _LAST_FATE: Final = ((1 << 63) - 1, (1 << 31) - 1)
 
 
 class SiteStore:
-    """Reads what analyzers get of a crawl, in batches and in storage order."""
+    """Reads the parts of a crawl that analyzers use, in batches and in storage order."""
 
     async def pages_after(self, tx: Tx, crawl: int, number: int, limit: int) -> tuple[list[Sequence[Any]], int | None]:
-        """Return rows of `PAGE_COLUMNS`, after the page with that number, and the number of the last one, None at the
-        end. `redirects` is JSON, or None."""
+        """Return the rows of `PAGE_COLUMNS` after the page with that number, and the number of the last row (None at
+        the end). `redirects` is JSON, or None."""
         rows = await tx.all("page_columns_after", crawl=crawl, number=number, limit=limit)
         return rows, rows[-1][0] if len(rows) == limit else None
 
     async def compared_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[Sequence[Any]]:
-        """Return rows of `COMPARED_COLUMNS`, after the page with that number."""
+        """Return the rows of `COMPARED_COLUMNS` after the page with that number."""
         return await tx.all("compared_columns_after", crawl=crawl, number=number, limit=limit)
 
     async def pages_numbered(self, tx: Tx, crawl: int, numbers: Sequence[int]) -> list[Sequence[Any]]:
@@ -43,7 +43,7 @@ class SiteStore:
         self, tx: Tx, crawl: int, key: int, limit: int
     ) -> tuple[list[tuple[int, str, str]], int | None]:
         """Return key, URL and the redirecting URL of pages that were fetched only as the target of a redirect, ordered
-        by key, and the last key, None at the end."""
+        by key, and the last key (None at the end)."""
         rows = await tx.all("redirect_targets_after", crawl=crawl, key=key, limit=limit)
         found = [(row["key"], row["url"], row["via"]) for row in rows]
         return found, found[-1][0] if len(found) == limit else None
@@ -52,7 +52,7 @@ class SiteStore:
         self, tx: Tx, crawl: int, after: tuple[int, int], scan: int
     ) -> tuple[list[int], tuple[int, int] | None]:
         """Look at the next `scan` URLs after a key and check, in the order of the index; return the keys of those that
-        robots.txt forbids, and the key and check to continue after, None at the end."""
+        robots.txt forbids, and the key and check after which to continue (None at the end)."""
         key, chk = after
         last = await tx.one("fate_key_after", crawl=crawl, key=key, chk=chk, skip=scan - 1)
         last_key, last_chk = _LAST_FATE if last is None else (last["key"], last["chk"])
@@ -73,6 +73,7 @@ class SiteStore:
         return [(row["url"], row["status"], row["problem"], row["entries"]) for row in rows]
 
     async def robots(self, tx: Tx, origins: Sequence[str]) -> dict[str, str | None]:
-        """Return the robots.txt of those of these hosts that are known; None for those that have none."""
+        """Return the robots.txt by origin, for the origins whose robots.txt is known; None if the origin has no
+        robots.txt."""
         rows = await tx.all("robots_of_hosts", origins=list(origins))
         return {row["origin"]: row["robots"] if row["robots_state"] == "found" else None for row in rows}

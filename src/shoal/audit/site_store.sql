@@ -1,11 +1,11 @@
 -- name: page_columns_after
--- What analyzers get of pages, in the order in which they were stored.
+-- The page columns for analyzers, in storage order.
 SELECT number, key, status, depth, duration_ms, word_count, bytes, flags, fingerprint, text_hash, url, final_url,
        content_type, title, description, canonical, robots, lang, h1, content_hash, redirects, error_code
 FROM page WHERE crawl = :crawl AND number > :number ORDER BY number LIMIT :limit;
 
 -- name: compared_columns_after
--- What is compared of pages, in the order in which they were stored.
+-- The page columns that diffs compare, in storage order.
 SELECT number, key, status, depth, duration_ms, word_count, bytes, flags, fingerprint, text_hash, url, final_url,
        content_type, title, description, canonical, robots, lang, h1, content_hash, redirects, error_code, data
 FROM page WHERE crawl = :crawl AND number > :number ORDER BY number LIMIT :limit;

@@ -9,8 +9,8 @@ from shoal.base.text import message
 
 class AnalysisState(StrEnum):
     PENDING = "pending"  # no attempt has started
-    RUNNING = "running"  # an attempt started; it, or a later one, is running or waiting
-    SUCCESS = "success"  # all analyzers have run, or are optional or do not apply; the findings are stored
+    RUNNING = "running"  # the first attempt has started; this attempt or a later one is running or waiting
+    SUCCESS = "success"  # every analyzer has run, is optional or does not apply; the findings are stored
     FAILED = "failed"  # the last attempt failed
 
 

@@ -52,7 +52,7 @@ class FindingPlace:
 
 @dataclass(frozen=True, slots=True)
 class StoredGate:
-    """A gate under a name."""
+    """A gate with its name."""
 
     name: str
     gate: Gate
@@ -64,7 +64,7 @@ class GateStore:
     """Gates under their names."""
 
     async def put(self, tx: Tx, name: str, gate: Gate) -> bool:
-        """Store a gate under a name, in place of an earlier one; return whether the name is new."""
+        """Store a gate under a name, replacing any gate of that name; return whether the name is new."""
         is_new = await self.get(tx, name) is None
         await tx.execute("put_gate", name=name, rules=written_gate(gate))
         return is_new
@@ -149,9 +149,9 @@ class AnalysisStore:
         counts: Sequence[FindingCount],
         findings: Sequence[Finding],
     ) -> None:
-        """Store how an analyzer ended, and its findings, in place of those of its earlier attempts. May be repeated.
+        """Store how an analyzer ended, and its findings. They replace what an earlier attempt stored. May be repeated.
 
-        Findings of one code are listed in the order in which they come here.
+        Findings of one code are later listed in the order in which they are passed here.
         """
         number, analyzer = analysis.number, outcome.analyzer
         await tx.execute("drop_outcome", analysis=number, analyzer=analyzer)
@@ -178,7 +178,7 @@ class AnalysisStore:
         await tx.execute("conclude_analysis", number=analysis.number, **values)
 
     async def outcomes(self, tx: Tx, analysis: Analysis) -> list[AnalyzerOutcome]:
-        """Return how each analyzer ended, ordered by name; empty before the first one has."""
+        """Return how each analyzer ended, ordered by name; empty before the first analyzer has ended."""
         rows = await tx.all("outcomes_of_analysis", analysis=analysis.number)
         return [_outcome(row) for row in rows]
 
@@ -197,7 +197,7 @@ class AnalysisStore:
         severity: str | None = None,
     ) -> list[tuple[FindingPlace, Finding]]:
         """Return stored findings after a position, ordered by code and number; only those of a code or a severity, if
-        given. Fewer may be stored than `counts` says."""
+        given. The number of stored findings may be lower than the number in `counts`."""
         found: list[tuple[FindingPlace, Finding]] = []
         for count in await self.counts(tx, analysis):
             wanted = code in (None, count.code) and severity in (None, count.severity)
@@ -213,7 +213,7 @@ class AnalysisStore:
 
     async def findings_of_page(self, tx: Tx, analysis: Analysis, page: str, limit: int) -> list[Finding]:
         """Return stored findings about one page, ordered by code and number, at most `limit` of each code. An empty
-        list does not mean that nothing was found: fewer may be stored than `counts` says."""
+        list does not mean that nothing was found: not all findings are stored (see `counts`)."""
         found: list[Finding] = []
         for count in await self.counts(tx, analysis):
             values = {"code": count.code, "page": storable(page), "limit": limit}
@@ -300,19 +300,21 @@ class CommitStatusStore:
     """The commit status of each analysis that has one: what a forge should show, and what it shows."""
 
     async def want(self, tx: Tx, analysis: Analysis, state: CommitState, description: str) -> None:
-        """Store the status that the commit of an analysis should show, due immediately, in place of an earlier one."""
+        """Store the status that the commit of an analysis should show, due immediately, replacing any earlier
+        status."""
         text = description.encode("utf-8", "replace").decode()
         await tx.execute("want_commit_status", analysis=analysis.number, state=state.value, description=text)
 
     async def take(self, tx: Tx, limit: int, taken_for: timedelta) -> list[CommitStatus]:
-        """Return statuses that are due, and keep others from taking them for a while."""
+        """Return statuses that are due, and keep other publishers from taking them for a while."""
         rows = await tx.all("due_commit_statuses", limit=limit)
         for row in rows:
             await tx.execute("take_commit_status", analysis=row["analysis"], taken_for=span(taken_for))
         return [await _with_attempt(tx, _status(row)) for row in rows]
 
     async def take_one(self, tx: Tx, analysis_id: str, taken_for: timedelta) -> CommitStatus | None:
-        """Take the status of one analysis, even if it is not due yet; None if it is already published, or taken."""
+        """Take the status of one analysis, even if it is not due yet; return None if it is already published or
+        taken."""
         row = await tx.one("open_commit_status", id=analysis_id)
         if row is None:
             return None
@@ -320,13 +322,13 @@ class CommitStatusStore:
         return await _with_attempt(tx, _status(row))
 
     async def published(self, tx: Tx, status: CommitStatus) -> None:
-        """Record that the forge shows a status that was taken. If another one is wanted by now, that is due
-        immediately."""
+        """Record that the forge shows a status that was taken. If a different status is wanted by now, that status is
+        due immediately."""
         await tx.execute("publish_commit_status", **_sent(status))
 
     async def failed(self, tx: Tx, status: CommitStatus, error: str, again: timedelta | None) -> None:
-        """Record that a status that was taken could not be published, and when to try again (None: never). If another
-        one is wanted by now, that is due immediately."""
+        """Record that a status that was taken could not be published, and when to try again (None: never). If a
+        different status is wanted by now, that status is due immediately."""
         wait = None if again is None else span(again)
         await tx.execute("fail_commit_status", **_sent(status), error=storable(error), again=wait)
 

@@ -37,13 +37,13 @@ WHERE id = :id AND finished_at IS NULL AND (state = 'running' OR :state = 'faile
 UPDATE analysis SET summary = :summary WHERE number = :number;
 
 -- name: conclude_analysis
--- Store what was measured and judged, and the number of all findings.
+-- Store the metrics, the summary, the verdict, and the number of all findings.
 UPDATE analysis SET metrics = :metrics, summary = :summary, verdict = :verdict,
                     findings = (SELECT COALESCE(SUM(count), 0) FROM finding_count WHERE analysis = :number)
 WHERE number = :number;
 
 -- name: drop_outcome
--- Delete how an analyzer ended in an earlier attempt.
+-- Delete the record of how an analyzer ended in an earlier attempt.
 DELETE FROM analyzer_outcome WHERE analysis = :analysis AND analyzer = :analyzer;
 
 -- name: drop_findings
@@ -80,7 +80,7 @@ SELECT code, number, key, page, evidence FROM finding
 WHERE analysis = :analysis AND code = :code AND page = :page ORDER BY number LIMIT :limit;
 
 -- name: put_gate
--- Store a gate under a name, in place of an earlier one.
+-- Store a gate under a name, replacing any gate of that name.
 INSERT INTO gate (name, rules, created_at, changed_at) VALUES (:name, :rules, shoal_now(), shoal_now())
 ON CONFLICT (name) DO UPDATE SET rules = :rules, changed_at = shoal_now();
 
@@ -101,7 +101,7 @@ SELECT count(*) FROM gate;
 DELETE FROM gate WHERE name = :name;
 
 -- name: want_commit_status
--- Store what the commit of an analysis should show, in place of an earlier status.
+-- Store the status that the commit of an analysis should show, replacing any earlier status.
 INSERT INTO commit_status (analysis, state, description, next_at) VALUES (:analysis, :state, :description, shoal_now())
 ON CONFLICT (analysis) DO UPDATE
 SET state = :state, description = :description, attempts = 0, next_at = shoal_now(), error = NULL;
@@ -111,13 +111,13 @@ SET state = :state, description = :description, attempts = 0, next_at = shoal_no
 UPDATE commit_status SET taken_until = shoal_now() + :taken_for WHERE analysis = :analysis;
 
 -- name: publish_commit_status
--- Record what the forge shows. Another status that is wanted by now stays due.
+-- Record what the forge shows. If a different status is wanted by now, that status stays due.
 UPDATE commit_status SET shown = :state, taken_until = 0, error = NULL,
                          next_at = CASE WHEN state = :state AND description = :description THEN NULL ELSE next_at END
 WHERE analysis = :analysis;
 
 -- name: fail_commit_status
--- Record that a status could not be published. Another status that is wanted by now stays due.
+-- Record that a status could not be published. If a different status is wanted by now, that status stays due.
 UPDATE commit_status SET taken_until = 0, error = :error,
     attempts = CASE WHEN state = :state AND description = :description THEN attempts + 1 ELSE attempts END,
     next_at = CASE WHEN state = :state AND description = :description THEN shoal_now() + :again ELSE next_at END
@@ -130,5 +130,5 @@ SELECT s.*, (SELECT id FROM analysis WHERE id = :id) AS id,
 FROM commit_status AS s WHERE s.analysis = (SELECT number FROM analysis WHERE id = :id);
 
 -- name: attempt_of_analysis
--- How often the job of an analysis was tried; an analysis has one job.
+-- The number of attempts of an analysis job; each analysis has one job.
 SELECT state, attempts, max_attempts, lease_epoch FROM job WHERE run_id = :id;

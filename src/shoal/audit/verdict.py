@@ -29,7 +29,7 @@ class Outcome(StrEnum):
 
     PASSED = "passed"
     FAILED = "failed"
-    INCONCLUSIVE = "inconclusive"  # the crawl says too little about the site to pass or fail
+    INCONCLUSIVE = "inconclusive"  # the crawl shows too little of the site to pass or fail
 
 
 LABELS: Final[Mapping[Outcome, str]] = {
@@ -46,7 +46,7 @@ VERDICTS: Final[Mapping[Outcome, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """A rule with what was measured. `value` is None if the metric could not be measured; `reason` says why the rule
+    """A rule and its measured value. `value` is None if the metric could not be measured; `reason` says why the rule
     did not pass."""
 
     condition: str
@@ -90,7 +90,7 @@ class GateInput:
     outcomes: Sequence[AnalyzerOutcome]
 
     def without(self, ignored: list[str]) -> Metrics:
-        """Return the metrics as they are without the findings of some codes."""
+        """Return the metrics as they would be without the findings of some codes."""
         metrics, out = dict(self.metrics), set(ignored)
         for count in self.counts:
             if count.code in out:
@@ -105,9 +105,9 @@ class GateInput:
 def judge(gate: Gate, measured: GateInput, baseline: GateInput | None = None) -> Verdict:
     """Compare the metrics of an analysis with the rules of a gate.
 
-    A crawl that says too little about the site makes the verdict inconclusive, whatever the rules say. Otherwise one
-    failed rule fails the gate, and one rule that could not be measured, or an analyzer that failed and is not optional,
-    makes it inconclusive.
+    If the crawl shows too little of the site, the verdict is inconclusive, whatever the rules say. Otherwise, one
+    failed rule fails the gate. If no rule failed, the verdict is inconclusive if a rule could not be measured, or if an
+    analyzer that is not optional failed.
     """
     metrics = measured.without(gate.ignore)
     before = None if baseline is None else baseline.without(gate.ignore)
@@ -127,7 +127,7 @@ def judge(gate: Gate, measured: GateInput, baseline: GateInput | None = None) ->
 
 
 def _doubts(gate: Gate, metrics: Metrics, baseline: Metrics | None) -> list[str]:
-    """Return why the crawl says too little about the site."""
+    """Return why the crawl shows too little of the site to be judged."""
     pages, doubts = metrics["pages"], []
     blocked, trapped = metrics["blocked_pages"], metrics["quarantined_urls"]
     if pages < gate.min_pages:

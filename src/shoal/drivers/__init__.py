@@ -1,1 +1,1 @@
-"""Redis, folders and object stores, where a contract of another package has more than one implementation."""
+"""Redis, folders and object stores, where an interface of a different package has more than one implementation."""

@@ -1,4 +1,5 @@
-"""Files of analyses: in a folder, with one subfolder for each analysis, or in a bucket, one object each."""
+"""Files of analyses: in a folder, with one subfolder for each analysis, or in a bucket, with one object for each
+file."""
 
 import asyncio
 import os
@@ -43,12 +44,13 @@ class FolderArtifacts:
 
     @staticmethod
     def _write(path: Path, data: bytes) -> None:
-        """Write a file under a temporary name and rename it when it is complete, so that nobody reads half of it."""
+        """Write a file under a temporary name and rename it when it is complete, so that nobody reads a half-written
+        file."""
         make_private(path.parent)
         part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             part.write_bytes(data)
-            os.replace(part, path)  # noqa: PTH105 - atomic also where the target exists
+            os.replace(part, path)  # noqa: PTH105 - atomic even if the target exists
         finally:
             part.unlink(missing_ok=True)
 

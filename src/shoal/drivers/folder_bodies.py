@@ -97,7 +97,7 @@ class FolderWriter:
             self._write(data)
             return BodyLocation(self._name, offset, len(data))
         except OSError as error:
-            self._leave()  # it may be half written, so continue in another file
+            self._leave()  # the segment may be half written, so continue in a new file
             raise _translated(self._root, error) from error
 
     def _begin(self) -> None:
@@ -108,7 +108,7 @@ class FolderWriter:
         self._file = open(path, "xb", buffering=0, opener=open_private)  # noqa: SIM115 - kept open
         self._end = 0
         sync_folder(path.parent)
-        sync_folder(self._root)  # the crawl's folder may be new in the root
+        sync_folder(self._root)  # the crawl's folder may be new in the root folder
         self._write(opening(self._name, self._crawl_id, self._now()))
 
     def _write(self, data: bytes) -> None:

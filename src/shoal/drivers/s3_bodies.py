@@ -19,7 +19,7 @@ from shoal.egress import AddressRule, Egress, Failure, HeaderPairs, Limits, Requ
 from shoal.pages.bodies import BodyLocation, BodyStoreFailed
 
 TRIES = 6
-FIRST_PAUSE_SECONDS = 0.5  # doubled each time; after half a minute in all the writer gets the error
+FIRST_PAUSE_SECONDS = 0.5  # doubled each time; after half a minute in total, the writer gets the error
 LIMITS = Limits(total_timeout=timedelta(minutes=5), max_body_bytes=1 << 31)
 WARC: HeaderPairs = (("Content-Type", "application/warc"),)
 _KEY = re.compile(r"<Key>([^<]+)</Key>")
@@ -58,7 +58,7 @@ class S3Bodies:
         await self.remove_folder(folder_of(crawl_id))
 
     async def remove_folder(self, name: str) -> None:
-        """Remove all objects whose names begin with this one and a slash."""
+        """Remove all objects whose names begin with `name` and a slash."""
         prefix = quote(self._key(name) + "/", safe="")
         while keys := await self._list(prefix):
             for key in keys:
@@ -74,7 +74,7 @@ class S3Bodies:
             self._egress.close()
 
     async def put(self, file: str, data: bytes) -> None:
-        """Store an object under this name; it is stored completely when this returns."""
+        """Store an object under this name. The object is stored completely when this method returns."""
         answer = await self._ask("PUT", self._key(file), headers=WARC, body=data)
         if answer.status == 404:
             raise BadConfig(self._called, f"names the bucket {self._bucket}, which does not exist", "create it first")

@@ -1,4 +1,4 @@
-"""Where a request may go: the rule about addresses, and the proxies."""
+"""The addresses to which requests may go: the address rule, and the proxies."""
 
 from collections.abc import Callable, Iterable
 from ipaddress import (
@@ -52,8 +52,8 @@ NOT_PUBLIC: Final[tuple[Network, ...]] = tuple(
     )
 )
 
-# Metadata services of clouds, which hand out the credentials of the machine. A wider range that an operator allowed
-# does not open them.
+# Metadata services of clouds, which give out the credentials of the machine. If an operator allows a wider range, these
+# addresses stay closed.
 METADATA: Final[frozenset[Address]] = frozenset(
     ip_address(text)
     for text in (
@@ -88,9 +88,9 @@ class AddressRule(Struct, frozen=True):
     """The addresses that one egress may connect to.
 
     `allow`: ranges that the operator opened, on every port. `named`: endpoints that a person or a setting named;
-    they may resolve to addresses that are not public. `own`: where this process listens; 0.0.0.0 and :: mean every
-    address for which `is_local` is true. `others`: the addresses on which other controllers are currently known to
-    listen.
+    they may resolve to addresses that are not public. `own`: the addresses on which this process listens; 0.0.0.0 and
+    :: mean every address for which `is_local` is true. `others`: the addresses on which other controllers are currently
+    known to listen.
     """
 
     allow: tuple[Network, ...] = ()
@@ -100,7 +100,7 @@ class AddressRule(Struct, frozen=True):
     others: Callable[[], frozenset[tuple[Address, int]]] = frozenset
 
     def judge(self, ip: str | Address, port: int, host: str) -> AddressRefusal | None:
-        """Return why `host`, resolved to this address, is refused; None if it is allowed."""
+        """Return why a connection to `host` at this address is refused; None if it is allowed."""
         address = plain_address(ip)
         if self._is_one_of(self.own, address, port):
             return AddressRefusal("self_connection", f"{address} port {port} is this process")
@@ -132,7 +132,7 @@ class AddressRule(Struct, frozen=True):
 
     def _is_opened(self, address: Address, port: int, host: str) -> bool:
         if (host, port) in self.named:
-            # A named host may resolve to any address except these: they must have been named literally.
+            # A named host may resolve to any address except metadata services, whose addresses must be named literally.
             return address not in METADATA or literal(host) == address
         return any(
             address in network and (address not in METADATA or network.num_addresses == 1)
@@ -157,7 +157,7 @@ def plain_address(ip: str | Address) -> Address:
 
 
 def literal(host: str) -> Address | None:
-    """Return the IP address that a host literally is; None if it is a name."""
+    """Return the IP address if a host is a literal address; None if it is a name."""
     try:
         return plain_address(host.removeprefix("[").removesuffix("]"))
     except ValueError:
@@ -173,8 +173,8 @@ def endpoint(url: Url) -> Endpoint:
 
 
 def listening(sockets: Iterable[Endpoint]) -> frozenset[tuple[Address, int]]:
-    """Return `own` for the hosts and ports that a server listens on; a name, or an empty host, means every address of
-    this machine."""
+    """Return the value of `own` for the hosts and ports on which a server listens. A name or an empty host means every
+    address of this machine."""
     return frozenset((literal(host) or IPv4Address(0), port) for host, port in sockets)
 
 
@@ -206,8 +206,8 @@ _PORTS: Final = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 
 
 class Proxy(Struct, frozen=True):
-    """A proxy. `rule` decides which addresses it may have: a private address is allowed for an operator's proxy, but
-    not for that of a crawl."""
+    """A proxy. `rule` decides which addresses the proxy may have: an operator's proxy may have a private address, but a
+    crawl's proxy may not."""
 
     url: str
     host: str
@@ -255,8 +255,8 @@ class Proxies:
         )
 
     def find(self, label: str) -> Proxy | None:
-        """Return the proxy with that label; any address is allowed, since the operator configured it. None if only bots
-        know its address, or the label is unknown."""
+        """Return the proxy with that label; it may have any address, because the operator configured it. Return None if
+        only bots know its address, or if the label is unknown."""
         if not self._urls.get(label):
             return None
         proxy = Proxy.parse(self._urls[label], AddressRule())

@@ -1,4 +1,4 @@
-"""libcurl: the options that never change, its errors as ours, and its certificates."""
+"""libcurl: the options that never change, the translation of its errors into Shoal's, and its certificates."""
 
 import importlib
 import os
@@ -37,7 +37,8 @@ def lock_down(handle: Any, ca_file: str | None, proxy: Proxy | None) -> None:
         (pycurl.SSL_VERIFYHOST, 2),
         (pycurl.SSLVERSION, pycurl.SSLVERSION_TLSv1_2),
         (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS),
-        # Otherwise requests to one host would queue behind the first, whether or not the host speaks HTTP/2.
+        # Otherwise requests to one host would wait for the first request to that host, whether or not the host speaks
+        # HTTP/2.
         (pycurl.PIPEWAIT, 0),
         (pycurl.BUFFERSIZE, _BUFFER_BYTES),
         (pycurl.MAXAGE_CONN, _IDLE_SECONDS),
@@ -97,7 +98,7 @@ _TLS_UNKNOWN_ISSUER: Final = frozenset({2, 20, 21})
 
 _BLOCKED_MESSAGES: Final = {
     "address_not_public": "The host's address is not public.",
-    "self_connection": "The address is that of Shoal's own controller.",
+    "self_connection": "The address belongs to Shoal's own controller.",
     "port_not_allowed": "The port is not allowed.",
 }
 
@@ -110,8 +111,8 @@ def refused(refusal: AddressRefusal, url: str) -> Failure:
 
 
 def explain(number: int, words: str, url: str, *, verify_result: int, last_line: bytes = b"") -> Failure:
-    """Return the failure for an error of libcurl, whose message may name addresses and is for operators only.
-    `last_line`: the last header line that libcurl passed on; it does not pass on the line that it rejected."""
+    """Return the failure for an error of libcurl. The message of libcurl may name addresses, so it is for operators
+    only. `last_line`: the last header line that libcurl passed on, which is the line before the rejected one."""
     code, retryable, message = _CODES.get(number, ("transport_error", True, "The transfer failed."))
     if number == _TIMEDOUT:
         code, retryable, message = _timeout(words)
@@ -131,7 +132,7 @@ def explain(number: int, words: str, url: str, *, verify_result: int, last_line:
 
 
 def _which_line(before: bytes) -> str:
-    """Describe the header line that follows this one. The field name is shown only if it is valid."""
+    """Describe the header line after `before`, whose field name is shown only if it is valid."""
     name = before.partition(b":")[0].decode("latin-1")
     if before.startswith(b"HTTP/"):
         return "The first header line"
@@ -139,7 +140,7 @@ def _which_line(before: bytes) -> str:
 
 
 def _timeout(words: str) -> tuple[str, bool, str]:
-    """Return which timeout expired: libcurl has one error number for all of them, so its message is inspected."""
+    """Return which timeout expired. libcurl has a single error number for all timeouts, so its message is inspected."""
     if words.startswith("Operation too slow"):
         return "idle_timeout", True, "The server stopped sending in the middle of its response."
     if words.startswith("Operation timed out"):
@@ -159,7 +160,7 @@ def _certificate(words: str, verify_result: int) -> tuple[str, str]:
     return "tls_error", "The server's certificate is not valid."
 
 
-# libcurl comes in a wheel that was built on another system and searches the paths of that system.
+# libcurl comes in a wheel that was built on a different system, and searches the paths of that system.
 _BUNDLES: Final = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Alpine, Arch
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",  # Fedora, RHEL
@@ -176,7 +177,8 @@ def machine_ca_file() -> str | None:
 
 
 def find_ca_file(env: Mapping[str, str], bundles: tuple[str, ...]) -> str | None:
-    """Return the path in SSL_CERT_FILE, else the first existing bundle, else certifi's, or None for libcurl's own."""
+    """Return the path in SSL_CERT_FILE, else the first existing bundle, else the bundle of certifi, else None for
+    libcurl's default."""
     named = env.get("SSL_CERT_FILE")
     if named:
         return named

@@ -1,6 +1,6 @@
 """One libcurl handle: sets its options, collects headers and body, and builds the outcome. The transport runs it.
 
-Only options that differ from the last request are set, since setting them is most of a request's cost in Python.
+Only options that differ from the last request are set, because setting options is most of a request's cost in Python.
 """
 
 import re
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 
-# Headers that frame the message or name the host: libcurl writes them, from the URL that was checked.
+# Headers that frame the message or name the host. libcurl writes these headers, using the URL that was checked.
 _RESERVED: Final = frozenset(
     {
         "connection",
@@ -41,8 +41,8 @@ _RESERVED: Final = frozenset(
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _UNSAFE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _NO_SOCKET: Final[int] = pycurl.SOCKET_BAD
-_SHOWN_BYTES: Final = 64  # bytes that are shown of a response that is not HTTP
-_MOST_CHUNKS: Final = 512  # then they are joined: a body that arrives in tiny chunks would take fifty times its size
+_SHOWN_BYTES: Final = 64  # bytes of a non-HTTP response that are shown
+_MOST_CHUNKS: Final = 512  # at this number, chunks are joined: tiny chunks would take fifty times the size of the body
 _ACCEPT_ENCODING: Final = f"Accept-Encoding: {accept_encoding()}".encode()
 
 
@@ -180,7 +180,7 @@ class CurlHandle:
         self._is_plain = True
 
     def _take(self, data: bytes) -> int | None:
-        """Store a chunk of the body. The limit for redirects is much lower than for pages."""
+        """Store a chunk of the body. The body limit is much lower for redirects than for pages."""
         capacity = self._capacity
         if capacity < 0:
             capacity = self._body_limit()
@@ -219,7 +219,7 @@ class CurlHandle:
         try:
             return _BorrowedHandle(address.family, address.socktype, address.protocol)
         except OSError:
-            return _NO_SOCKET  # unsupported address family, or no free descriptor: the next address may work
+            return _NO_SOCKET  # unsupported address family, or no free descriptor; a different address may work
 
     def _set_pins(self, pins: list[str]) -> None:
         if pins:
@@ -256,7 +256,7 @@ class CurlHandle:
 
     def _set_signer(self, request: Request, signer: Signer) -> None:
         self._is_plain = False
-        # Omit Accept-Encoding: it would be signed, and a proxy in front of an object store may change it.
+        # Omit Accept-Encoding: the header would be signed, and a proxy in front of an object store may change it.
         self.easy.setopt(pycurl.HTTPHEADER, [*(_header_line(*pair) for pair in request.headers), b"Expect:"])
         self.easy.setopt(pycurl.PATH_AS_IS, 0)  # libcurl signs only the normalized path
         self.easy.setopt(pycurl.AWS_SIGV4, signer.scheme)
@@ -305,8 +305,8 @@ def _status_class(lines: list[bytes]) -> bytes:
 
 
 def _last_block(lines: list[bytes], block: bytes) -> bytes:
-    """Return the headers of the final response, without those of earlier 1xx responses and without trailers; empty if
-    they were truncated."""
+    """Return the headers of the final response, without the headers of earlier 1xx responses and without trailers;
+    empty if the headers were truncated."""
     if lines and lines[-1] == b"\r\n" and lines.index(b"\r\n") == len(lines) - 1:
         return block
     blanks = [index for index, line in enumerate(lines) if line in (b"\r\n", b"\n")]

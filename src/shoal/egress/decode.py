@@ -1,4 +1,5 @@
-"""Decodes content encodings in steps and within limits, so that a decompression bomb costs only the limit. Pure.
+"""Decodes content encodings in steps and within limits, so that a decompression bomb takes no more memory than the
+limit. Pure.
 
 Brotli and Zstandard are offered to servers only where their libraries are installed.
 """
@@ -14,7 +15,7 @@ from msgspec import Struct
 _STEP: Final = 1 << 18
 _ZLIB_STEP: Final = 1 << 22  # each step copies the remaining input
 _GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
-_MOST_MEMBERS: Final = 1_000  # each member copies the remaining input: millions of empty ones would take minutes
+_MOST_MEMBERS: Final = 1_000  # each member copies the remaining input: millions of empty members would take minutes
 
 
 class DecodingFault(Struct, frozen=True):
@@ -63,7 +64,7 @@ def _undo(name: str, raw: bytes, limit: int) -> bytes:
         return decoder(raw, limit)
     if decoder is None and name in _UNREADABLE:
         raise _Broken(f"{name} is not supported")
-    # Servers put charsets and worse into this header; like browsers, use such a body unchanged.
+    # Servers put charsets and other wrong values into this header. Like browsers, use such a body unchanged.
     return raw
 
 
@@ -72,7 +73,7 @@ def _gunzip(raw: bytes, limit: int) -> bytes:
 
 
 def _members(one: Callable[[bytes, int], tuple[bytes, bytes]], raw: bytes, limit: int, *, magic: bytes) -> bytes:
-    """Decode all members in order; data after the last one is ignored, as other decoders do."""
+    """Decode all members in order. Like other decoders, ignore data after the last member."""
     parts: list[bytes] = []
     left = limit
     for _ in range(_MOST_MEMBERS):
@@ -85,7 +86,7 @@ def _members(one: Callable[[bytes, int], tuple[bytes, bytes]], raw: bytes, limit
 
 
 def _undeflate(raw: bytes, limit: int) -> bytes:
-    """Decode deflate. RFC 9110 means the zlib format, but many servers send the raw stream."""
+    """Decode deflate. According to RFC 9110, this is the zlib format, but many servers send a raw deflate stream."""
     try:
         return _inflate(raw, limit, _GZIP_OR_ZLIB)[0]
     except _Broken:

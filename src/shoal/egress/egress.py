@@ -1,6 +1,7 @@
 """Sends every outgoing request: resolves the host, applies the SSRF rules, and passes it to the transport.
 
-The transport enforces limits, `redirect` follows redirects. Rate limits, robots.txt and retries are left to callers.
+The transport enforces limits, and the module `redirect` follows redirects. Callers handle rate limits, robots.txt and
+retries.
 """
 
 import asyncio
@@ -29,7 +30,8 @@ class Egress:
     """The outgoing requests of one component: a crawl, the courier, the client of the render service.
 
     `done` is called exactly once per request, from the event loop, never from inside `submit`, `follow` or
-    `cancel`. Callers do not learn why an address was refused: only `operator_detail` names it.
+    `cancel`. The public message of a failure does not say why an address was refused: only `operator_detail` names the
+    address.
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class Egress:
         resolver: Resolver | None = None,
         proxy: Proxy | None = None,
     ) -> None:
-        from shoal.egress.transport import Transport  # libcurl, which a process without an egress does not load
+        from shoal.egress.transport import Transport  # a process without an egress does not load libcurl
 
         self.rule = rule
         self.limits = limits
@@ -165,7 +167,7 @@ class Egress:
     # Called by exchanges
 
     def drop(self, exchange: "Exchange") -> None:
-        """Stop an exchange at whatever stage it is."""
+        """Stop an exchange at any stage."""
         self._waiting.discard(exchange)
         self._transport.stop(exchange)
 
@@ -195,7 +197,7 @@ class Exchange:
         asyncio.get_running_loop().call_soon(self.finish, outcome)
 
     def finish(self, outcome: Outcome) -> None:
-        """Pass the outcome to the caller, once."""
+        """Pass the outcome to the caller, but only once."""
         done, self._done = self._done, None
         if done is not None:
             done(outcome)

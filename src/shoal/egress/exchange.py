@@ -1,4 +1,4 @@
-"""A request and its response, their headers, and how long a server asks us to wait."""
+"""A request and its response, their headers, and the waiting time that a server requests."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 HeaderPairs = tuple[tuple[str, str], ...]
 PUBLIC_HEADERS: Final = frozenset({"accept", "accept-encoding", "accept-language", "dnt", "sec-gpc", "user-agent"})
-"""The names, in lower case, of headers that never contain secrets."""
+"""The lower-case names of headers that never contain secrets."""
 
 BLOCKED: Final = frozenset(
     {
@@ -91,7 +91,7 @@ class Request(NamedTuple):
     body: bytes = b""
     limits: Limits | None = None
     signer: Signer | None = None
-    send_by: float = NO_DEADLINE  # by the clock of this process; one that could not be sent by then ends as `LATE`
+    send_by: float = NO_DEADLINE  # by the clock of this process; after this deadline, the request ends as `LATE`
 
 
 class Hop(NamedTuple):
@@ -186,13 +186,13 @@ class Failure(Struct):
 
     @property
     def is_blocked(self) -> bool:
-        """Return whether a rule refused the request: permanent, and not the fault of the server."""
+        """Return whether a rule refused the request: permanent, and not the server's fault."""
         return self.code in BLOCKED
 
 
 Outcome = Response | Failure
 
-# A line that starts with white space continues the field before it: old servers fold long values.
+# A line that starts with white space continues the previous field, because old servers fold long values.
 _FIELD_END: Final = re.compile(rb"\r?\n(?![ \t])")
 _FOLD: Final = re.compile(rb"\r?\n[ \t]+")
 
@@ -251,7 +251,7 @@ def _quoted(name: str) -> str:
 
 
 def split(headers: Mapping[str, str]) -> tuple[HeaderPairs, HeaderPairs]:
-    """Split headers into those for every host and those for the origins of the requested URLs only."""
+    """Split headers into two groups: headers for every host, and headers only for the origins of the requested URLs."""
     public = tuple((name, value) for name, value in headers.items() if name.lower() in PUBLIC_HEADERS)
     private = tuple((name, value) for name, value in headers.items() if name.lower() not in PUBLIC_HEADERS)
     return public, private
@@ -266,8 +266,8 @@ _SECONDS = re.compile(r"[0-9]{1,10}")
 
 
 def asked_wait(header: Callable[[str], str | None]) -> str | None:
-    """Return the header of a response. A date is converted to seconds after the server's own `Date` header, if there is
-    one, so that an error of our clock does not matter."""
+    """Return the `Retry-After` header of a response. A date is converted to seconds after the response's `Date` header,
+    if there is one, so that an error of our clock does not matter."""
     text, sent_at = header("retry-after"), header("date")
     if text is None or sent_at is None or _SECONDS.fullmatch(text.strip()):
         return text
@@ -291,7 +291,7 @@ def _until(text: str, now: datetime) -> timedelta | None:
 
 
 def _date(text: str) -> datetime | None:
-    from email.utils import parsedate_to_datetime  # slow to import, seldom used
+    from email.utils import parsedate_to_datetime  # slow to import and rarely used
 
     try:
         date = parsedate_to_datetime(text)

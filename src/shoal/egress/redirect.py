@@ -18,10 +18,12 @@ _ABOUT_BODY: Final = frozenset({"content-type", "content-encoding", "content-lan
 
 Done = Callable[[Outcome], None]
 AtHop = Callable[[Request, Response], Request | Failure]
-"""Receives the next request and the response that led to it; may change it (cookies) or refuse it (scope)."""
+"""A function that receives the next request and the response that led to it. It may change the request (cookies) or
+refuse it (scope)."""
 
 PLAIN_URLS: Final = UrlRules(tracking=(), session=())
-"""Keep all query parameters of a redirect: it may depend on those that a frontier drops."""
+"""Keeps all query parameters of a redirect target, because a redirect may depend on parameters that a frontier
+drops."""
 URLS: Final = Canonicalizer(PLAIN_URLS)
 
 
@@ -140,7 +142,7 @@ def endless(url: str) -> Failure:
 
 
 def circular(url: str) -> Failure:
-    """Return the failure for a chain that leads back to its own earlier request from this URL."""
+    """Return the failure for a chain in which this URL redirects to an earlier request of the chain."""
     return _stopped("redirect_loop", url, "The redirects form a loop.")
 
 

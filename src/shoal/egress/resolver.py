@@ -1,7 +1,7 @@
-"""Resolves names to addresses, with a short cache per host, and knows the name and addresses of this machine. The
+"""Resolves names to addresses, with a short cache per host, and returns the name and addresses of this machine. The
 address rule decides which addresses are allowed.
 
-The system's resolver blocks, so it runs in a few threads of our own. They are daemons: a name server that
+The system's resolver blocks, so it runs in a few separate threads. They are daemon threads, because a name server that
 does not respond must not keep a program from exiting.
 """
 
@@ -56,7 +56,7 @@ class Resolver:
         self._pool = _Threads(THREADS)
 
     def resolve(self, host: str, done: Callable[[Answer], None]) -> None:
-        """Call `done` with the response: immediately if it is cached, else from the event loop."""
+        """Call `done` with the answer: immediately if the answer is cached, else later from the event loop."""
         self._attach(asyncio.get_running_loop())
         known = self._known.get(host)
         if known is not None and known[0] > self._clock.monotonic():
@@ -75,7 +75,7 @@ class Resolver:
     def _attach(self, loop: asyncio.AbstractEventLoop) -> None:
         if loop is self._loop:
             return
-        # Pending callbacks belong to the previous loop and cannot be called any more.
+        # Pending callbacks belong to the previous event loop and can no longer be called.
         self.close()
         self._pool = _Threads(THREADS)
         self._loop = loop
@@ -177,7 +177,8 @@ def machine() -> str:
 
 
 def known_addresses() -> list[str]:
-    """Return the addresses to which the name of this machine resolves: other machines may know it by them."""
+    """Return the addresses to which the name of this machine resolves, because other machines may use these
+    addresses."""
     with contextlib.suppress(OSError, UnicodeError):
         found = socket.getaddrinfo(machine(), None)
         return sorted({str(info[4][0]).partition("%")[0] for info in found})

@@ -57,7 +57,8 @@ class EpollPoller:
 
     def want(self, what: int, fd: int, _multi: object = None, _data: object = None) -> None:
         if what == pycurl.POLL_REMOVE:
-            # Stay registered, since the connection will be reused. If it becomes ready meanwhile, _wake unregisters it.
+            # The socket stays registered, because the connection will be reused. If it becomes ready before, `_wake`
+            # unregisters it.
             self._wanted[fd] = 0
             return
         self._wanted[fd] = what
@@ -237,7 +238,7 @@ class Transport:
         return 0
 
     def _on_timer(self, milliseconds: int) -> None:
-        # This runs inside a callback of libcurl, which must not be called from here.
+        # This is a callback of libcurl, so functions of libcurl must not be called from here.
         if milliseconds > 0:
             self._arm(milliseconds)
         elif milliseconds == 0 and not self._is_interrupted:
@@ -246,7 +247,7 @@ class Transport:
                 self._loop.call_soon(self._settle)
 
     def _arm(self, milliseconds: int) -> None:
-        # A timer that fires too early finds nothing to do and is set again: cheaper than moving it each time.
+        # A timer that fires too early does nothing and is set again, which is cheaper than moving the timer each time.
         if self._timer is not None and milliseconds >= self._timer_after:
             return
         self._cancel_timer()
@@ -263,7 +264,7 @@ class Transport:
         self._timer = None
         self._is_interrupted = True
         self._settle()
-        # libcurl reports a deadline only when it changes, so query it in case the timer fired early.
+        # libcurl reports a deadline only when the deadline changes, so query it here in case the timer fired early.
         remaining = -1 if self._is_closed else self._multi.timeout()
         if remaining >= 0:
             self._arm(max(remaining, 1))
@@ -294,7 +295,7 @@ class Transport:
         ended = [(handle := active[easy], handle.transfer, 0, "") for easy in succeeded]
         ended += [(handle := active[easy], handle.transfer, number, words) for easy, number, words in failed]
         for handle, transfer, number, words in ended:
-            # The callback of another transfer may have stopped this one, and its handle may already be reused.
+            # The callback of a different transfer may have stopped this transfer, and its handle may already be reused.
             if transfer is not None and handle.transfer is transfer:
                 self._finish(handle, transfer, number, words)
 

@@ -1,5 +1,5 @@
-"""The content of a page in the forms that people use: HTML, readable text, Markdown, links, JSON. One definition for
-the library, the command line and HTTP. Each form is made on first use."""
+"""The content of a page in the forms that people use: HTML, readable text, Markdown, links, JSON. The library, the
+command line and HTTP share this definition. Each form is made on first use."""
 
 import re
 from codecs import BOM_UTF8
@@ -26,9 +26,9 @@ _TEXT_TYPE: Final = re.compile(r"\s*(?:text/|application/(?:[\w.-]+\+)?(?:json|x
 
 
 class Content:
-    """The content of one response; of a rendered page, that of its document after its scripts have run.
+    """The content of one response. For a rendered page, this is the content of the document after its scripts have run.
 
-    `robots`: the directives of the page, by which its links may be nofollow. `rules`: how URLs are normalized.
+    `robots`: the robots directives of the page, which may make its links nofollow. `rules`: how URLs are normalized.
     """
 
     def __init__(self, source: Source, robots: str | None = None, rules: UrlRules = DEFAULT_RULES) -> None:
@@ -38,27 +38,27 @@ class Content:
 
     @property
     def html(self) -> str:
-        """The document as text; of a response that is not HTML, its decoded body."""
+        """The document as text; for a response that is not HTML, the decoded body."""
         return self.source.text
 
     @property
     def text(self) -> str:
-        """The readable text, without menus, headers and footers. Text that is not HTML is returned as it is; what is
-        not text has none."""
+        """The readable text, without menus, headers and footers. Text that is not HTML is returned unchanged; a
+        response that is not text gives an empty text."""
         return self._main_text.text if self._is_html else self._plain_text
 
     @property
     def markdown(self) -> str:
-        """The readable text as Markdown; otherwise the same as `text`."""
+        """The readable text as Markdown. Text that is not HTML is handled as in `text`."""
         return self._main_text.markdown if self._is_html else self._plain_text
 
     @property
     def is_cut(self) -> bool:
-        """True if the page is longer than what is read of it, so that the content lacks the rest."""
+        """True if the page is longer than the part that is read, so that the content is incomplete."""
         return self.lacks_rest(("markdown", "links"))
 
     def lacks_rest(self, formats: Container[str]) -> bool:
-        """Return whether the page is longer than what is read of it for one of these formats."""
+        """Return whether the page is longer than the part that is read for one of these formats."""
         if self.source.is_cut or not self._is_html:
             return self.source.is_cut
         needs_text = "markdown" in formats or "text" in formats
@@ -73,7 +73,7 @@ class Content:
         return resolve_links(self._written_links, self.source.url, urls, self.source.encoding, self._robots)
 
     def css(self, selector: str) -> "list[Element]":
-        """Return the elements that a CSS selector matches; raise `InvalidInput` if it is not one."""
+        """Return the elements that a CSS selector matches; raise `InvalidInput` if it is invalid."""
         try:
             return search_css(self.source.document, selector)
         except ValueError as error:
@@ -81,14 +81,14 @@ class Content:
 
     def xpath(self, expression: str) -> Any:
         """Return what an XPath expression selects: a list of elements or strings, or a string, number or boolean; raise
-        `InvalidInput` if it is not one."""
+        `InvalidInput` if it is invalid."""
         try:
             return search_xpath(self.source.document, expression)
         except ValueError as error:
             raise _refusal("expression", expression, error) from None
 
     def json(self) -> Any:
-        """Return the value of a JSON response; raise `InvalidInput` if it is none."""
+        """Return the value of a JSON response; raise `InvalidInput` if the response is not JSON."""
         try:
             return orjson.loads(self.source.body.removeprefix(BOM_UTF8))  # JSON is UTF-8, whatever its header says
         except ValueError as error:

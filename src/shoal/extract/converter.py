@@ -1,8 +1,9 @@
-"""Convert pages to the formats that people ask for, beside an event loop.
+"""Convert pages to the requested formats, outside of the event loop.
 
-A parser holds the GIL for as long as it reads: a page of 10 MB would stop all loops of this process, from whatever
-thread. Small pages are converted by threads of their own, larger ones by a few processes, which are started when
-there is such a page, have a bound on time and memory, and die with their parent. See docs/decisions/0061.
+A parser holds the GIL for as long as it reads: a page of 10 MB would stop all event loops of this process, no matter
+which thread parses it. Small pages are converted by separate threads, larger pages by a few processes. These processes
+are started when there is a large page, are limited in time and memory, and die with their parent. See
+docs/decisions/0061.
 """
 
 import asyncio
@@ -25,23 +26,23 @@ from shoal.base.parsing import show_size
 from shoal.base.text import json_of
 from shoal.base.url import DEFAULT_RULES, UrlRules
 
-LARGE: Final = 100_000  # bytes: for smaller pages, no call of the parser takes 50 ms, whatever they contain
-AT_ONCE: Final = 2  # large pages, and as many small ones
+LARGE: Final = 100_000  # bytes: below this size, no call of the parser takes 50 ms, for any content
+AT_ONCE: Final = 2  # large pages, and the same number of small pages
 SECONDS: Final = 60.0  # for one page
 MEMORY: Final = 1_500_000_000  # address space of a process: twice what the worst pages need
-IDLE_SECONDS: Final = 30.0  # after which a process without work is ended: the next one takes a quarter of a second
+IDLE_SECONDS: Final = 30.0  # idle time after which a process is ended; starting one takes a quarter of a second
 ContentFormat = Literal["markdown", "html", "text", "links", "json"]
 COMMAND: Final = (sys.executable, "-m", "shoal.extract.converter")
 
-RESPONSE_SECONDS: Final = 5.0  # of a process that waits for work
+RESPONSE_SECONDS: Final = 5.0  # maximum response time of a process that waits for work
 _OUT_OF_MEMORY: Final = 3  # exit code
 _NICE: Final = 5
 _SIZE: Final = 8  # bytes before each message, with its length
-_NOTHING: Final = bytes(_SIZE)  # asks, and says, whether a process is there
+_NOTHING: Final = bytes(_SIZE)  # an empty message: the question to a process whether it is alive, and its response
 
 
 class UnconvertedPage(Struct):
-    """A page as it was received, and the formats that are asked for."""
+    """A page as it was received, and the requested formats."""
 
     url: str
     body: bytes
@@ -49,12 +50,12 @@ class UnconvertedPage(Struct):
     formats: Sequence[ContentFormat]
     robots: str | None = None
     rules: UrlRules = DEFAULT_RULES
-    as_json: bool = False  # texts, too
+    as_json: bool = False  # True: encode texts as JSON, too
 
 
 class Converted(Struct):
-    """The content by format, encoded: links as JSON, the others as UTF-8 or, with `as_json`, as JSON. `is_cut`: one of
-    them lacks the rest of a page that is longer than what is read of it."""
+    """The content by format, encoded: links as JSON, the other formats as UTF-8 text or, with `as_json`, as JSON.
+    `is_cut`: a format is incomplete, because the page is longer than the part that is read."""
 
     content: dict[str, bytes]
     is_cut: bool
@@ -88,18 +89,18 @@ class Converter:
         self._idle: dict[Process, asyncio.TimerHandle] = {}
 
     async def convert(self, page: UnconvertedPage) -> Converted:
-        """Convert a page; raise `TookTooLong` or `BackendUnavailable` if its process was too slow or died. Whoever
-        cancels this ends the process."""
+        """Convert a page; raise `TookTooLong` or `BackendUnavailable` if its process was too slow or died. Cancelling
+        this call ends the process."""
         if len(page.body) <= LARGE:
             return await asyncio.get_running_loop().run_in_executor(self._threads, convert, page)
         from shoal.extract.encoding import MAX_BYTES
 
-        page.body = page.body[: MAX_BYTES + 1]  # nothing reads more, but that there is more is seen
+        page.body = page.body[: MAX_BYTES + 1]  # no more is read; the extra byte shows that the page is longer
         async with self._places:
             return await self._ask(await self._take(), page)
 
     def close(self) -> None:
-        """End the processes that wait for work; those that work end with their requests."""
+        """End the processes that wait for work; busy processes end with their requests."""
         for process in list(self._idle):
             self._end(process)
 
@@ -154,7 +155,7 @@ class Converter:
 
 
 def _message(value: Struct) -> bytes:
-    """Return a message of one of the processes, with its length."""
+    """Return a message for or from a process, preceded by its length."""
     message = bytearray(_SIZE)
     msgpack.Encoder().encode_into(value, message, _SIZE)
     message[:_SIZE] = (len(message) - _SIZE).to_bytes(_SIZE)
@@ -162,14 +163,14 @@ def _message(value: Struct) -> bytes:
 
 
 async def _responds(process: Process) -> bool:
-    """Return whether a process is there, which may have died or been stopped while it waited for work."""
+    """Return whether a process responds: it may have died or been stopped while it waited for work."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:
         async with asyncio.timeout(RESPONSE_SECONDS):
             process.stdin.write(_NOTHING)
             return await process.stdout.readexactly(_SIZE) == _NOTHING
-    except (TimeoutError, EOFError, OSError, RuntimeError):  # the last one if the pipe is known to be closed
+    except (TimeoutError, EOFError, OSError, RuntimeError):  # RuntimeError if the pipe is known to be closed
         return False
 
 
@@ -179,14 +180,14 @@ def _kill(process: Process) -> None:
 
 
 def main() -> None:
-    """Convert the pages that arrive on stdin, in a process of its own."""
+    """Convert the pages that arrive on stdin. This is the main function of a separate process."""
     parent, memory = map(int, sys.argv[1:])
     die_with_parent(parent)
     with suppress(ValueError, OSError):  # macOS has no such limit
         setrlimit(RLIMIT_AS, (memory, memory))
     setrlimit(RLIMIT_CORE, (0, 0))
-    os.nice(_NICE)  # the loop of the parent comes first
-    logging.disable()  # what libraries say about a page
+    os.nice(_NICE)  # the event loop of the parent has priority
+    logging.disable()  # drop log messages of libraries about a page
     received, sent = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     try:
@@ -195,7 +196,7 @@ def main() -> None:
                 size if size == _NOTHING else _message(convert(_pages.decode(received.read(int.from_bytes(size)))))
             )
             sent.flush()
-    except (MemoryError, SystemError):  # the parser raises the latter if it gets no memory
+    except (MemoryError, SystemError):  # the parser raises SystemError if it gets no memory
         os._exit(_OUT_OF_MEMORY)
 
 

@@ -1,6 +1,6 @@
-"""Extract what analyses need beyond the page record: headings, images, resources, structured data, headers and cookies.
-`shoal.extract.links` extracts the links. Bounded in number and length; URLs are as written; never raises, whatever the
-page is.
+"""Extract details that analyses need in addition to the page record: headings, images, resources, structured data,
+headers and cookies. `shoal.extract.links` extracts the links. Number and length of the items are limited; URLs are kept
+as written; a bad page never raises.
 
 Analyzers interpret the details.
 """
@@ -23,12 +23,12 @@ from shoal.extract.tree import HeaderPairs, Source, parse
 
 T = TypeVar("T")
 
-LARGEST: Final = 50_000_000  # bytes of all details, decompressed: more than the limits below allow
+LARGEST: Final = 50_000_000  # bytes of all details, decompressed: above what the limits below allow
 LONGEST_PAGE: Final = 3_000_000  # characters; a longer page is truncated
 MOST: Final = 2_000  # items of one kind on one page
 LONGEST_URL: Final = 2_048
 LONGEST_JSON_LD: Final = 200_000  # characters per page, in total
-MOST_ITEMS: Final = 200  # items of microdata on one page, and as many of RDFa
+MOST_ITEMS: Final = 200  # microdata items on one page, and the same number of RDFa items
 MOST_REFERRING: Final = 4  # elements with `itemref` on one page
 DEEPEST: Final = 12  # nesting of structured data
 
@@ -44,7 +44,7 @@ HEADERS: Final = frozenset({
 })  # fmt: skip
 """The response headers that are stored. None of them carries session data."""
 
-_ADDRESS: Final = {"object": "data", "form": "action"}  # else `src`
+_ADDRESS: Final = {"object": "data", "form": "action"}  # for other elements: `src`
 _SIZE: Final = Struct("<I")
 _LEVEL: Final = 1  # 70 % smaller in 30 µs; higher levels take longer and gain little
 _TAGS: Final = [
@@ -74,7 +74,7 @@ class LinkFacts:
 
 @dataclass(slots=True)
 class Alternate:
-    """The same page in another language (`hreflang`)."""
+    """The same page in a different language (`hreflang`)."""
 
     lang: str
     url: str
@@ -93,7 +93,8 @@ class Image:
 
 @dataclass(slots=True)
 class Resource:
-    """A URL that a browser loads or submits to besides the page; `kind` is the element, or the rel of a `<link>`."""
+    """A URL, other than the page, that a browser loads or to which it submits a form; `kind` is the element name, or
+    the rel of a `<link>`."""
 
     kind: str
     url: str
@@ -139,7 +140,7 @@ class Details:
 
 
 def read_details(source: Source, *, html: bool = True) -> Details:
-    """Return the details of a response; only those of its headers if it is not HTML.
+    """Return the details of a response; if it is not HTML, only the details of its headers.
 
     Fingerprint and sketch are computed last, because reading the visible text removes scripts and styles from the tree.
     """
@@ -164,7 +165,7 @@ def _tree(source: Source, details: Details) -> Document:
 
 
 def packed(details: Details) -> bytes:
-    """Serialize details for storage: two pieces of compressed JSON, everything but the links, and the links.
+    """Serialize details for storage as two pieces of compressed JSON: everything except the links, and the links.
 
     Earlier versions stored links here, and expect the second piece. The size of the first piece comes first.
     """
@@ -183,7 +184,7 @@ def _json(value: Any) -> bytes:
 
 
 def split(data: bytes) -> tuple[bytes, bytes]:
-    """Return the two pieces of packed details, compressed: everything but the links, and the links."""
+    """Return the two compressed pieces of packed details: everything except the links, and the links."""
     if len(data) < _SIZE.size:
         raise ValueError("it is not a packed details record (it is too short)")
     end = _SIZE.size + _SIZE.unpack_from(data)[0]
@@ -191,7 +192,7 @@ def split(data: bytes) -> tuple[bytes, bytes]:
 
 
 def unpacked(data: bytes) -> Details:
-    """Restore the details from the output of `packed`; raise `ValueError` for anything else."""
+    """Restore the details from the output of `packed`; raise `ValueError` for any other input."""
     rest, links = split(data)
     try:
         values = orjson.loads(zlib.decompressobj().decompress(rest, LARGEST))
@@ -348,7 +349,7 @@ def _limit_references(document: Document) -> None:
 def _items(read: Callable[[], Sequence[MicrodataItem | RdfaItem]], name: str, details: Details) -> list[dict[str, Any]]:
     try:
         items = read()
-    except RecursionError:  # items nested hundreds deep
+    except RecursionError:  # items are nested hundreds of levels deep
         items = ()
         details.cut.append(name)
     if len(items) > MOST_ITEMS:

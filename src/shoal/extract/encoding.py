@@ -1,8 +1,8 @@
-"""Detect a page's encoding and decode it: byte-order mark, header, `<meta>` in the first 64 KiB, then a guess. The
-queries of its links are percent-encoded in it, as the URL standard requires: `?q=café` on a page in windows-1252
-becomes `caf%E9`.
+"""Detect the encoding of a page and decode the page. The encoding comes from the byte-order mark, the header, a
+`<meta>` in the first 64 KiB, or a guess. The queries of the page's links are percent-encoded in this encoding, as the
+URL standard requires: `?q=café` on a page in windows-1252 becomes `caf%E9`.
 
-Labels are those of the WHATWG encoding standard, which excludes UTF-7. `shoal.extract.page` parses the text.
+Labels follow the WHATWG encoding standard, which excludes UTF-7. `shoal.extract.page` parses the text.
 """
 
 import re
@@ -35,9 +35,9 @@ _NOT_SO: Final = {
     "utf-16le": "utf-8",
     "utf-16be": "utf-8",
     "x-user-defined": "windows-1252",
-}  # WHATWG: these labels in a `<meta>` mean another encoding
+}  # WHATWG: these labels in a `<meta>` mean a different encoding
 
-# A guess takes 5 s for 30 MB; a sample that starts near the first non-ASCII byte gives the same result.
+# A guess from 30 MB takes 5 s; a sample that starts near the first non-ASCII byte gives the same result.
 _BEYOND_ASCII: Final = re.compile(rb"[\x80-\xff]")
 _PRESCAN: Final = 1024  # bytes that are searched for `<meta>` first
 _LATEST: Final = 65_536  # bytes that are searched for a late `<meta>`
@@ -76,7 +76,7 @@ def decode(body: bytes, content_type: str | None) -> tuple[str, str, PageFlag]:
     found = detect(body if len(body) <= _SAMPLE else _sample(body))
     certain = found.confidence == 1
     guess = (found.encoding or "utf-8").lower()
-    # A certain result was declared in the prescan range, or is valid UTF-8, which may be undeclared.
+    # The result is certain if it was declared in the prescan range, or if it is (perhaps undeclared) valid UTF-8.
     if not certain or (guess == "utf-8" and not 0 <= _mention(body) < _PRESCAN):
         late = _declared_by_meta(body, guess)
         if late is not None:
@@ -138,7 +138,7 @@ def _decoded(body: bytes, encoding: str, flags: PageFlag) -> tuple[str, str, Pag
 
 
 def _as_browsers_do(encoding: str) -> str:
-    """Return the name of the codec that decodes as browsers do. The parser registers these when it is loaded."""
+    """Return the name of the codec that decodes as browsers do. The parser registers these codecs when it is loaded."""
     import turbohtml.detect  # noqa: F401
 
     return f"whatwg-{encoding}"
@@ -169,7 +169,7 @@ def _declared(content_type: str) -> tuple[str | None, PageFlag]:
     return (known.lower(), NO_FLAGS) if known else (None, PageFlag.ENCODING_UNKNOWN)
 
 
-_UTF_8: Final = frozenset({"utf-8", "utf-16le", "utf-16be", "replacement"})  # their queries are sent as UTF-8
+_UTF_8: Final = frozenset({"utf-8", "utf-16le", "utf-16be", "replacement"})  # queries are sent as UTF-8
 _CODECS: Final = {
     "big5": "big5hkscs",
     "euc-jp": "euc_jp",
@@ -188,7 +188,7 @@ _INSTEAD: Final = {  # where the standard's tables differ from Python's
 }
 _FOREIGN: Final = re.compile(r"[^\x00-\x7f]+")
 _ESCAPED: Final = frozenset([*range(0x21), *b"\"#'<>", *range(0x7F, 0x100)])  # bytes to escape in a query
-_FIRST_OF_BIG5: Final = 0xA1  # lower lead bytes are decoded, but never encoded
+_FIRST_OF_BIG5: Final = 0xA1  # lower lead bytes are decoded, but never used for encoding
 
 _Encoder = Callable[[str], bytes | None]  # None: the encoding lacks one of the characters
 

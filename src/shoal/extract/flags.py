@@ -1,4 +1,4 @@
-"""Flags for problems of a page whose facts were read nevertheless."""
+"""Flags for problems of a page whose facts were read despite these problems."""
 
 from enum import IntFlag
 from typing import Final
@@ -14,7 +14,7 @@ class PageFlag(IntFlag):
     LINK_LIMIT = 16  # the page has more links than the limit
     NOT_HTML = 32  # the body is not HTML: no facts, no links
     NOT_RENDERED = 64  # the page needs a browser, and was read without one
-    STAYED_EMPTY = 128  # rendered, and still without links and with hardly any words
+    STAYED_EMPTY = 128  # the page has no links and hardly any words, even after rendering
 
 
 NO_FLAGS: Final = PageFlag(0)

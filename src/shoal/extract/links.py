@@ -1,6 +1,7 @@
-"""Extract the links of a page with their texts, as written, in document order; pack them for storage, and resolve them.
+"""Extract the links of a page and their texts, as written and in document order; pack links for storage, and resolve
+them.
 
-Bounded in number and length; never raises, whatever the page is.
+The number and length of links are limited, and a bad page never raises.
 """
 
 import zlib
@@ -14,7 +15,7 @@ from shoal.base.url import Canonicalizer, Url, UrlRefusal
 from shoal.extract.encoding import with_encoded_queries
 from shoal.extract.page import LONGEST_URL, forbids_following, refresh_target
 
-LARGEST: Final = 100_000_000  # bytes of packed links, decompressed: more than the limits below allow
+LARGEST: Final = 100_000_000  # bytes of packed links, decompressed: above what the limits below allow
 MOST: Final = 10_000  # links of one page
 LONGEST_TEXT: Final = 300
 LONGEST_REL: Final = 100
@@ -25,13 +26,14 @@ _TAGS: Final = [
     *("video", "audio", "source", "track", "embed", "object"),
 ]
 _MEDIA: Final = frozenset({"video", "audio", "source", "track", "embed", "object"})
-_ADDRESS: Final = {"a": "href", "area": "href", "link": "href", "form": "action", "object": "data"}  # else `src`
+_ADDRESS: Final = {"a": "href", "area": "href", "link": "href", "form": "action", "object": "data"}  # others: `src`
 _NO_LINK: Final = ("data:", "javascript:", "mailto:", "tel:", "blob:", "about:")
 _NO_DOCUMENT: Final = frozenset({"preconnect", "dns-prefetch"})
 
 
 class WrittenLink(msgspec.Struct, frozen=True, gc=False):
-    """A link as the page has it. `text` is the alternative text of an image, and the language of an hreflang."""
+    """A link as it is written in the page. For an image, `text` is the alternative text; for an hreflang, the
+    language."""
 
     kind: str
     url: str
@@ -40,7 +42,8 @@ class WrittenLink(msgspec.Struct, frozen=True, gc=False):
 
 
 class WrittenLinks(msgspec.Struct, frozen=True):
-    """The links of a page, and the `<base href>` that they are relative to. `is_cut`: it has more than are stored."""
+    """The links of a page, and the `<base href>` to which they are relative. `is_cut`: the page has more links than are
+    stored."""
 
     base: str | None = None
     links: list[WrittenLink] = []
@@ -48,7 +51,7 @@ class WrittenLinks(msgspec.Struct, frozen=True):
 
 
 class Link(NamedTuple):
-    """A link of a page. `text` is the alternative text of an image, and the language of an hreflang. `kind` is `a`,
+    """A link of a page. For an image, `text` is the alternative text; for an hreflang, the language. `kind` is `a`,
     `area`, `canonical`, `hreflang`, `img`, `script`, `style`, `iframe`, `form` and so on. `nofollow` comes from
     the link's `rel` or the page's robots directives."""
 
@@ -75,8 +78,8 @@ _decode = msgspec.json.Decoder(_Columns).decode
 
 
 def read_links(document: Document) -> WrittenLinks:
-    """Return the links of a page: those that a visitor follows, those that a browser loads, and those that machines
-    read (canonical, hreflang)."""
+    """Return the links of a page: links that visitors follow, links that browsers load, and links that machines read
+    (canonical, hreflang)."""
     links: list[WrittenLink] = []
     for element in document.iter_elements(_TAGS):
         link = _link(element)
@@ -96,8 +99,8 @@ def resolve_links(
     *,
     refused: bool = False,
 ) -> list[Link]:
-    """Return the links of the page at a URL, without those that lead to no URL that can be crawled; with `refused`,
-    these have the URL that the page has. `encoding`: of the page. `robots`: its directives."""
+    """Return the links of the page at a URL. Links without a URL that can be crawled are left out; with `refused`, they
+    are included with the URL as written. `encoding`: the page's encoding. `robots`: the page's robots directives."""
     final = urls.canonical(page)
     if isinstance(final, UrlRefusal):
         return []
@@ -136,7 +139,7 @@ def pack_links(found: WrittenLinks) -> bytes:
 
 
 def unpack_links(blob: bytes) -> WrittenLinks:
-    """Restore links from the output of `pack_links`; raise `ValueError` for anything else."""
+    """Restore links from the output of `pack_links`; raise `ValueError` for any other input."""
     try:
         columns = _decode(zlib.decompressobj().decompress(blob, LARGEST))
         rows = zip(columns.kinds, columns.urls, columns.texts, columns.rels, strict=True)

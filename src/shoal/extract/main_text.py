@@ -1,9 +1,9 @@
-"""Extract the main text of a page, without menus, footers and sidebars, as plain text and Markdown. Done on request
-only: it takes many times as long as extracting the facts.
+"""Extract the main text of a page, without menus, footers and sidebars, as plain text and Markdown. This is done only
+on request, because it takes many times as long as extracting the facts.
 
-If trafilatura is installed (the extra `content`), it decides what belongs to the text, and everything else is removed
-from our tree. Otherwise the parser's choice is used, which is right for most pages and far off for some, where it picks
-a single comment or paragraph; such cases are detected by comparison with the rest of the page. See docs/decisions/0012
+If trafilatura is installed (the extra `content`), trafilatura decides what belongs to the text, and everything else is
+removed from our tree. Otherwise the parser's choice is used. It is right for most pages, but on some pages it is only a
+single comment or paragraph; such cases are detected by comparison with the rest of the page. See docs/decisions/0012
 and 0060.
 """
 
@@ -25,9 +25,9 @@ from shoal.extract.tree import Source, parse
 LONGEST_PAGE: Final = 5_000_000  # characters; a longer page is truncated
 LONGEST: Final = 2_000_000  # characters of a text
 LONGEST_LINE: Final = 500  # characters of a title or an author
-MOST_TAGS: Final = 30_000  # of a page that trafilatura reads: it takes some seconds for as many
-MOST_CHARACTERS: Final = 1_000_000  # of such a page: for larger ones it takes hundreds of megabytes
-SHORTEST_FOUND: Final = 200  # characters that trafilatura must find: less is often a scrap of the page
+MOST_TAGS: Final = 30_000  # tags of a page for trafilatura, which needs some seconds for this number
+MOST_CHARACTERS: Final = 1_000_000  # characters of a page for trafilatura; larger pages need hundreds of megabytes
+SHORTEST_FOUND: Final = 200  # characters that trafilatura must find: a shorter text is often only a scrap of the page
 MOST_CANDIDATES: Final = 20
 
 AROUND: Final = (
@@ -42,7 +42,7 @@ _MIN_TEXT: Final = 0.15  # share of the page's text, not counting `AROUND`
 _A_PART: Final = 0.25  # share of the page's text, not counting `AROUND`
 _MAY_BE_MENU: Final = frozenset({"aside", "div", "dl", "form", "ol", "p", "section", "table", "ul"})
 _LARGEST_MENU, _ALL_MENUS = 0.6, 0.8  # shares of the text
-_MENU_LINKS: Final = 0.6  # share of its characters that are in links
+_MENU_LINKS: Final = 0.6  # share of a menu's characters that are in links
 _MENU_NAMES: Final = re.compile(
     r"(?:^|[\s_-])(?:advert\w*|ads?|author|bio|breadcrumbs?|byline|comments?|cookies?|disqus|footer|menu|nav|newsletter|"
     r"outbrain|pager|pagination|popular|promo\w*|recommend\w*|related|share|sharing|sidebar|signup|social|sponsor\w*|"
@@ -71,8 +71,8 @@ class MainText:
 
 
 def main_text(source: Source, *, fast: bool = False) -> MainText:
-    """Return the main text of a page; never raises, whatever the page is. The source's tree is not modified. `fast`:
-    without trafilatura, even if it is installed."""
+    """Return the main text of a page; a bad page never raises. The source's tree is not modified. `fast`: do not
+    use trafilatura, even if it is installed."""
     document, _ = parse(source.text[:LONGEST_PAGE])
     tidy(document)
     document.rewrite_links(_absolute(document.base_url(source.url) or source.url))
@@ -103,7 +103,7 @@ def _found_by_trafilatura(html: str) -> str:
         return ""
     try:
         return library.extract(html, include_comments=False, fast=True) or ""
-    except Exception:  # a library fails on odd pages in its own ways, and our own choice is there
+    except Exception:  # the library may fail on odd pages with any error; the parser's choice is used then
         return ""
 
 
@@ -113,7 +113,7 @@ def _trafilatura() -> Any:
 
 
 def _better(document: Document, chosen: int) -> Element | None:
-    """Return a better element if the chosen text, of that many characters, is only a scrap of the page."""
+    """Return a better element if the chosen text, which has `chosen` characters, is only a scrap of the page."""
     for element in document.select(AROUND):
         element.decompose()
     body = document.find("body")
@@ -129,8 +129,8 @@ def _better(document: Document, chosen: int) -> Element | None:
 
 
 def _remove_menus(element: Element) -> None:
-    """Remove lists of links, and blocks that call themselves a menu or alike, unless they are nearly all of the text:
-    then the page is an index. Each node is visited once, however deep it is."""
+    """Remove lists of links, and blocks that are named like a menu. If they are nearly all of the text, the page is an
+    index, and they are kept. Each node is visited only once, at any depth."""
     nodes = list(element.descendants)
     length: dict[Node, int] = {}
     linked: dict[Node, int] = {}
@@ -160,7 +160,7 @@ def _remove_menus(element: Element) -> None:
 
 
 def _named(document: Document) -> Element | None:
-    """Return the longest element marked as article, or else as main."""
+    """Return the longest element that is marked as article; if there is none, the longest that is marked as main."""
     for selector in _CALLED_MAIN:
         lengths = [(len(one.text), one) for one in document.select(selector)[:MOST_CANDIDATES]]
         texts = [

@@ -1,5 +1,5 @@
-"""Extract what a crawl asks for beyond page facts: data by a rule set and by hooks, links with their texts, and details
-for analyses."""
+"""Extract facts that a crawl requests in addition to the page facts: data by a rule set and by hooks, links with their
+texts, and details for analyses."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ class Hook:
 
 
 def find_hooks(names: Iterable[str]) -> list[Hook]:
-    """Load the hooks with these names; raise `InvalidInput` if one is not installed or does not load."""
+    """Load the hooks with these names; raise `InvalidInput` if a hook is not installed or does not load."""
     wanted = list(names)
     if not wanted:
         return []
@@ -101,8 +101,8 @@ HOOK_FAILED = "hook_failed"
 
 @dataclass(slots=True)
 class OptionalFacts:
-    """The optional facts of a page. `detail` and `outlinks` are in their stored form; the error is the first one of
-    rules and hooks."""
+    """The optional facts of a page. `detail` and `outlinks` are in their stored form; the error is the first error of
+    the rule set and the hooks."""
 
     data: dict[str, Any] | None = None
     error_code: str | None = None
@@ -113,7 +113,8 @@ class OptionalFacts:
 
 
 class OptionalFactsReader:
-    """Reads the pages of one crawl; only crawls that ask for optional facts have one. `timer` returns seconds."""
+    """Reads the optional facts of the pages of one crawl; only crawls that request optional facts have a reader.
+    `timer` returns seconds."""
 
     def __init__(
         self,
@@ -131,7 +132,7 @@ class OptionalFactsReader:
         self.hooks = hooks
 
     def read(self, source: Source, *, html: bool) -> OptionalFacts:
-        """Return the requested optional facts; never raises, whatever the page is."""
+        """Return the requested optional facts; a bad page never raises."""
         further = OptionalFacts()
         if html:
             self._read_by_rules(source, further)

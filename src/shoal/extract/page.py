@@ -1,4 +1,4 @@
-"""What is read from a page: its title, links, canonical URL and text, and from the headers of its response."""
+"""Extracts the facts of a page: title, links, canonical URL and text, and facts from the response headers."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,7 +41,7 @@ def forbids_following(robots: str) -> bool:
 
 
 def _parts(value: str) -> Iterator[tuple[str, str]]:
-    """Yield each directive of a field with its agent; an agent applies to all directives after it in the field."""
+    """Yield each directive of a field with its agent. An agent applies to all following directives in the field."""
     agent = ""
     for part in value.split(","):
         name, colon, rest = part.partition(":")
@@ -103,11 +103,11 @@ class ExtractOptions(Struct, frozen=True):
     max_links: int = 10_000
     max_tags: int = MAX_TAGS
     max_text: int = 2_000  # characters of a title, a description, …
-    agent: str = "robots"  # our product token, which `<meta name>` may address besides `robots`
+    agent: str = "robots"  # our product token: `<meta name>` may address it, too, besides `robots`
 
 
 class PageFacts(Struct):
-    """The facts of one page. None means that the page does not state it."""
+    """The facts of one page. None means that the page does not state the fact."""
 
     content_hash: str  # hash of the body's bytes
     flags: PageFlag = NO_FLAGS
@@ -121,10 +121,10 @@ class PageFacts(Struct):
     word_count: int | None = None
     text_hash: int | None = None  # hash of the visible text, signed 64 bits: equal if pages differ only in markup
     text: bytes = b""  # the visible text
-    images_hash: int = 0  # hash of the addresses of its images, as written; 0 if it has none
+    images_hash: int = 0  # hash of the addresses of the page's images, as written; 0 if there are no images
     base: str | None = None  # `<base href>` as written
     links: list[str] = field(default_factory=list)  # as written, in document order for each kind of element
-    nofollow: list[str] = field(default_factory=list)  # the same for links with rel=nofollow
+    nofollow: list[str] = field(default_factory=list)  # links with rel=nofollow, in the same form
 
     def skeleton(self) -> int:
         """Return a hash of title and visible text without their digits: equal if pages differ only in numbers."""
@@ -141,11 +141,11 @@ _INVISIBLE: Final = ("script", "style", "iframe", "noembed", "noframes")
 # and " - " is not a word; non-ASCII bytes count as letters.
 _WORD_BYTES: Final = bytes(byte > 32 for byte in range(256))
 _PUNCTUATION: Final = bytes(byte for byte in range(33, 128) if not chr(byte).isalnum())
-_NUMBERS: Final = b"0123456789 "  # with the spaces between them, so that it does not matter how many there are
+_NUMBERS: Final = b"0123456789 "  # digits and spaces, so that the number of numbers does not matter either
 
 
 def extract(body: bytes, content_type: str | None, options: ExtractOptions = DEFAULT_OPTIONS) -> PageFacts:
-    """Return the facts of a page; never raises, whatever the bytes are."""
+    """Return the facts of a page; no input bytes make this raise."""
     facts = PageFacts(xxh3_128_hexdigest(body))
     if not is_html(body, content_type):
         facts.flags = PageFlag.NOT_HTML
@@ -162,7 +162,8 @@ def extract(body: bytes, content_type: str | None, options: ExtractOptions = DEF
 
 def count_words(text: bytes) -> int:
     """Count the words of a UTF-8 text: runs between white space that are not all ASCII punctuation."""
-    # In one large integer with a byte per character, each word has two edges; split() takes four times as long.
+    # Words are counted in one large integer with a byte per character, where each word has two edges; split() takes
+    # four times as long.
     runs = int.from_bytes(text.translate(_WORD_BYTES, _PUNCTUATION), "little")
     return (runs ^ runs << 8).bit_count() // 2
 

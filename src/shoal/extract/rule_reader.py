@@ -36,10 +36,10 @@ from shoal.extract.tree import Source
 
 T = TypeVar("T")
 
-MOST_VALUES: Final = 1_000  # per list
-LONGEST_VALUE: Final = 100_000  # characters
+MOST_VALUES: Final = 1_000  # values per list
+LONGEST_VALUE: Final = 100_000  # characters of one value
 LARGEST_DATA: Final = 1_000_000  # bytes of one page's data, as JSON
-LONGEST_SECONDS: Final = 1.0  # per page; checked before each search and each value
+LONGEST_SECONDS: Final = 1.0  # time per page; checked before each search and each value
 MOST_PROBLEMS: Final = 10
 
 _AS_TEXT: Final = PlainText(bullet="")
@@ -77,7 +77,7 @@ class RuleReader:
         return not self._urls or any(pattern.search(url) for pattern in self._urls)
 
     def read(self, source: Source) -> Extracted:
-        """Return the data of a page; never raises, whatever the page is."""
+        """Return the data of a page; a bad page never raises."""
         page = _Page(source, self._timer)
         extracted = Extracted({})
         for name, rule in self._rules.fields.items():
@@ -97,7 +97,7 @@ class _Page:
         self._timer = timer
         self._until = timer() + LONGEST_SECONDS
         self.is_late = False
-        self.unsuited: set[str] = set()  # selectors that would take too long here
+        self.unsuited: set[str] = set()  # selectors that would take too long on this page
 
     @property
     def base(self) -> str:
@@ -130,7 +130,7 @@ class _Page:
         return not self.is_late
 
     def in_time(self, values: Sequence[T]) -> Iterator[T]:
-        """Yield values until time runs out: hundreds of nested elements may contain the same long text."""
+        """Yield values until time runs out, because hundreds of nested elements may contain the same long text."""
         for value in values:
             if not self.has_time():
                 return
@@ -252,9 +252,9 @@ def _within_bounds(extracted: Extracted) -> Extracted:
 
 
 LONGEST_NUMBER: Final = 60
-LONGEST_INT: Final = 19  # characters: fits into 64 bits, for stores and JSON parsers
+LONGEST_INT: Final = 19  # characters, so that the number fits into 64 bits, for stores and JSON parsers
 
-# Thousands separated by a space or an apostrophe; dots and commas are ambiguous and resolved later.
+# Matches thousands that are separated by a space or an apostrophe; dots and commas are ambiguous and resolved later.
 _NUMBER: Final = re.compile(r"[-+\u2212]?(?:\d{1,3}(?:[\s'\u2019]\d{3})++(?!\d)(?:[.,]\d+)?|[.,]?\d[\d.,]*+)", re.ASCII)
 _SCIENTIFIC: Final = re.compile(r"\s*[-+]?\d{1,30}(?:\.\d{1,30})?[eE][-+]?\d{1,3}\s*", re.ASCII)
 _MARK: Final = re.compile(r"[.,]")
@@ -322,7 +322,7 @@ def read_date(text: str, form: str | None = None) -> str | None:
     written = text.strip()[:LONGEST_NUMBER]
     ways: tuple[Callable[[str], datetime], ...] = (datetime.fromisoformat, parsedate_to_datetime)
     if form is not None:
-        ways = (lambda text: datetime.strptime(text, form),)  # noqa: DTZ007 - the time zone is the text's, or none
+        ways = (lambda text: datetime.strptime(text, form),)  # noqa: DTZ007 - the text may have a time zone
     for way in ways:
         try:
             found = way(written)

@@ -14,7 +14,8 @@
     [fields.reviews.each.author]
     css = ".author"
 
-Workers run rule sets that others stored, so they are untrusted: they can read only the page, and everything is limited.
+Workers run rule sets that other people stored, so rule sets are untrusted: they can read only the page, and their time
+and size are limited.
 """
 
 import json
@@ -34,7 +35,7 @@ from shoal.base.text import shorten
 from shoal.extract.selectors import check_css, check_json_ld, check_regex, check_xpath
 
 LARGEST: Final = 256_000  # bytes of a rule set
-MOST_FIELDS: Final = 200  # in total
+MOST_FIELDS: Final = 200  # fields in total
 MOST_URLS: Final = 50
 DEEPEST: Final = 4  # nesting of `each`
 
@@ -60,7 +61,7 @@ class FieldRule(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     attribute: Annotated[Words | None, describe("Use this attribute of the element instead of its text.")] = None
     regex: Annotated[
         Words | None,
-        describe("Use the part of the text that the first group matches, or the whole match if there is no group."),
+        describe("Regular expression; its first group, or else the whole match, is the part of the text to use."),
     ] = None
     transform: Annotated[Transforms, describe("Transformations of the text, in order.")] = []  # noqa: RUF012 - each form gets its own
     type: Annotated[Type, describe("Type of the value.")] = "text"
@@ -72,7 +73,7 @@ class FieldRule(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class RuleSet(Struct, frozen=True):
-    """The rules of the fields; if `urls` is set, only for pages whose URL matches one of the patterns."""
+    """The rules of all fields. If `urls` is set, they apply only to pages whose URL matches one of its patterns."""
 
     fields: dict[str, FieldRule]
     urls: list[str] = field(default_factory=list)
@@ -109,7 +110,8 @@ def rules_of(text: bytes, name: str) -> dict[str, Any]:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; raise if it has a key twice, as TOML does: only the last would count."""
+    """Return a JSON object. Like TOML, raise if it has a key twice, because otherwise only the last value would
+    count."""
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(name for place, (name, _) in enumerate(pairs) if name in dict(pairs[:place]))

@@ -1,8 +1,8 @@
 """The selectors of rule sets: CSS, XPath, paths into JSON-LD, and regular expressions without backtracking. Each is
 validated before use and can read only the page.
 
-Plain CSS takes linear time. `:has()`, `:nth-…()` and XPath do not: constructs that would explode in time or memory are
-rejected, and large pages are not searched with them.
+Plain CSS takes linear time, but `:has()`, `:nth-…()` and XPath may take longer. Of these, constructs that would explode
+in time or memory are rejected, and large pages are not searched with the others.
 """
 
 import re
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 MOST_LOOKS: Final = 4_000_000  # element visits
 MOST_TEXT: Final = 500_000_000  # characters
 DEPTHS: Final = (4, 8, 16, 24, 32, 48, 64)
-_MOST_DESCENTS: Final = 2  # steps without a predicate [ ] remove duplicates before the next step
+_MOST_DESCENTS: Final = 2  # `//` steps that multiply the cost; further steps do not, because duplicates are removed
 _BUILT: Final = 8  # cost of building a text, relative to reading it
 
 _DESCENT: Final = re.compile(r"//|descendant(?:-or-self)?\s*::")
-# Attributes, literals, numbers: tests that do not read an element's content.
+# Matches attributes, literals and numbers: tests with them do not read an element's content.
 _OWN: Final = re.compile(r"(?:\s*+(?:@[\w:-]++|''|\d++|!?=|,|\)|(?:contains|starts-with|not|and|or)\b\s*+\(?))*+\s*+")
 _PLACE: Final = re.compile(r"(?:last|position)\s*+\(\s*+\)")
 _PREDICATE: Final = re.compile(r"\[[^][]*\]")
@@ -61,7 +61,8 @@ def cost_of(bare: str) -> Cost:
 
 
 def depth_of(document: Node) -> int:
-    """Return the approximate nesting depth, rounded up to one of `DEPTHS`; above the last one, that plus one."""
+    """Return the approximate nesting depth, rounded up to one of `DEPTHS`; above the last of these, the last plus
+    one."""
     for depth, chain in zip(DEPTHS, _CHAINS, strict=True):
         if document.select_one(chain) is None:
             return depth
@@ -76,7 +77,7 @@ MAX_XPATH_TEXT: Final = 1_000_000  # characters of a page
 MAX_XPATH_DEPTH: Final = DEPTHS[-1]  # nesting of elements
 LONGEST_XPATH: Final = 500
 MAX_COSTLY_CSS_TAGS: Final = 20_000
-MOST_COSTLY: Final = 4  # per selector
+MOST_COSTLY: Final = 4  # costly parts per selector
 MOST_ARGUMENTS: Final = 30  # limits `concat` of whole pages
 DEEPEST_PREDICATE: Final = 2
 _MOST_MEMORY: Final = 1 << 22  # bytes of one compiled regular expression
@@ -111,7 +112,7 @@ _OPERATORS: Final = frozenset({"and", "or", "div", "mod"})
 
 
 def search_css(document: Document, selector: str) -> list[Element]:
-    """Return the elements that a selector matches, however long it takes; raise `ValueError` as `check_css` does."""
+    """Return the elements that a selector matches, without a time limit; raise `ValueError` like `check_css`."""
     try:
         return document.select(selector)
     except ValueError as error:
@@ -119,7 +120,7 @@ def search_css(document: Document, selector: str) -> list[Element]:
 
 
 def search_xpath(document: Document, expression: str) -> Any:
-    """Return what an expression selects, however long it takes; raise `ValueError` as `check_xpath` does."""
+    """Return what an expression selects, without a time limit; raise `ValueError` like `check_xpath`."""
     try:
         return XPath(expression)(document)
     except (ValueError, TypeError) as error:
@@ -152,7 +153,7 @@ def _has_arguments(bare: str) -> Iterator[str]:
                 yield part[:place]
                 break
         else:
-            yield ":has("  # nested: the next :has() begins before this one ends
+            yield ":has("  # nested: the next :has() begins inside this :has()
 
 
 def check_xpath(expression: str) -> None:
@@ -207,7 +208,8 @@ def _check_predicates(bare: str) -> None:
 
 
 def _looks_from_above(bare: str) -> bool:
-    """Return whether a step up has a predicate that reads content: it would run again for each element below."""
+    """Return whether a step up has a predicate that reads content: the predicate would run again for each element
+    below."""
     before, start = "", 0
     for predicate in _predicates(bare):
         at = bare.index(f"[{predicate}]", start)
@@ -251,8 +253,8 @@ def check_json_ld(path: str) -> None:
 
 
 def find_json_ld(blocks: Sequence[Any], path: str) -> Iterator[Any]:
-    """Yield the scalar values at the path in all blocks: objects of the type named first (`*` is any), then key by key.
-    Lists are flattened."""
+    """Yield the scalar values at the path in all blocks: first objects of the named type (`*` is any type), then the
+    value of each key in the path. Lists are flattened."""
     kind, *keys = (part.strip() for part in path.split("."))
     found: list[Any] = [one for block in blocks for one in _objects(block) if kind == "*" or kind in _kinds(one)]
     for key in keys:

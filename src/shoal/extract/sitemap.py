@@ -1,9 +1,9 @@
 """Parse sitemaps: an index of sitemaps, a URL set, a plain text list or a feed, gzipped or not. Pure.
 
-The input is untrusted: a document type, and with it every entity, is rejected; size, number, nesting and token length
-are limited, and the file is decompressed and parsed in chunks, so that a bomb costs no more than the limits allow. A
-broken file yields the entries before the error, and entries without a URL are counted and reported. The caller decides
-which URLs belong to a crawl.
+The input is untrusted: a document type, and therefore every entity, is rejected. Size, number, nesting and token length
+are limited, and the file is decompressed and parsed in chunks, so that a decompression bomb costs no more than the
+limits allow. A broken file yields the entries before the error, and entries without a URL are counted and reported. The
+caller decides which URLs belong to a crawl.
 """
 
 import re
@@ -18,9 +18,9 @@ from xml.parsers import expat
 from shoal.base.text import plural
 
 LONGEST_TEXT: Final = 8_192  # characters of a URL or a date
-LONGEST_TOKEN: Final = 1 << 20  # a tag with its attributes: old parsers rescan an unfinished one for each chunk
+LONGEST_TOKEN: Final = 1 << 20  # a tag with its attributes; old parsers rescan an unfinished tag for each chunk
 DEEPEST: Final = 50
-MOST_WRAPPINGS: Final = 2  # a .gz file that the server compresses again
+MOST_WRAPPINGS: Final = 2  # gzip layers, such as a .gz file that the server compresses again
 MOST_MEMBERS: Final = 1_000  # members of one gzip file
 MOST_PREAMBLE: Final = 100  # lines of a text before its first URL
 
@@ -48,7 +48,8 @@ class SitemapEntry(NamedTuple):
 
 @dataclass(slots=True)
 class Sitemap:
-    """The parsed sitemap. Without a kind the input is not a sitemap; `problem` continues "The sitemap …"."""
+    """The parsed sitemap. If `kind` is None, the input is not a sitemap. `problem` continues the sentence "The sitemap
+    …"."""
 
     kind: SitemapKind | None = None
     entries: list[SitemapEntry] = field(default_factory=list)
@@ -58,11 +59,11 @@ class Sitemap:
 
 @dataclass(frozen=True, slots=True)
 class SitemapLimits:
-    """Limits per sitemap. The first two are those of the sitemap protocol."""
+    """Limits per sitemap. The first two limits come from the sitemap protocol."""
 
     max_bytes: int = 50 * 1024 * 1024  # decompressed
     most_entries: int = 50_000
-    most_elements: int = 1_000_000  # or lines, of any content: about a second of work
+    most_elements: int = 1_000_000  # elements or lines with any content: about a second of work
 
 
 DEFAULT_LIMITS: Final = SitemapLimits()
@@ -86,17 +87,17 @@ _ITEMS: Final = frozenset(
     {"/urlset/url", "/sitemapindex/sitemap", "/rss/channel/item", "/feed/entry", "/RDF/item", "/RDF/channel/item"}
 )
 _TEXTS: Final = _URLS | _DATES
-_WITH_LOC: Final = frozenset({"/urlset/url", "/sitemapindex/sitemap"})  # may hold the URL as text, without `<loc>`
+_WITH_LOC: Final = frozenset({"/urlset/url", "/sitemapindex/sitemap"})  # may contain the URL without a `<loc>`
 _GUID: Final = "/rss/channel/item/guid"
 _ATOM_LINK: Final = "/feed/entry/link"
 
 
 class _Stop(Exception):
-    """Stops parsing; the message continues "The sitemap …"."""
+    """Stops parsing; the message continues the sentence "The sitemap …"."""
 
 
 def read_sitemap(body: bytes, limits: SitemapLimits = DEFAULT_LIMITS) -> Sitemap:
-    """Parse a sitemap; never raises, whatever the bytes are."""
+    """Parse a sitemap; no input bytes make this raise."""
     sitemap = Sitemap()
     try:
         pieces = _without_start(_unpacked(body, limits.max_bytes))
@@ -218,7 +219,7 @@ class _Xml:
         self._elements_left = limits.most_elements
         self._paths = [""]
         self._prefix = ""
-        self._text: list[str] | None = None  # text of the current element, if it is needed
+        self._text: list[str] | None = None  # text of the current element, if this text is needed
         self._length = 0
         self._date: str | None = None  # date of the entry, if it precedes the URL
         self._listed = 0  # URLs of the current entry
@@ -293,7 +294,7 @@ class _Xml:
 
     def _root(self, name: str) -> str:
         prefix, colon, local = name.rpartition(":")
-        self._prefix = "" if local == "RDF" else prefix + colon  # its items belong to another vocabulary
+        self._prefix = "" if local == "RDF" else prefix + colon  # the items of RDF belong to a different vocabulary
         self._sitemap.kind = _ROOTS.get(local)
         if self._sitemap.kind is None:
             raise _Stop(f"is not a sitemap: it begins with <{name[:64]}>")

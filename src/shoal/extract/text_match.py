@@ -1,5 +1,5 @@
-"""Reduce the tree of a page to the elements whose text is part of a given text, such as the one that another extractor
-found: the tree keeps the form of the page, which the text has lost."""
+"""Reduce the tree of a page to the elements whose text is part of a given text, such as the text that a different
+extractor found: the tree keeps the formatting of the page, which the text has lost."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -7,7 +7,7 @@ from typing import Final
 
 from turbohtml import Document, Element, Node, Text
 
-MOST_COMPARED: Final = 1_000_000_000  # characters of the text times blocks of the page
+MOST_COMPARED: Final = 1_000_000_000  # number of characters of the text times number of blocks of the page
 _BLOCKS: Final = frozenset({
     "address", "article", "aside", "blockquote", "body", "caption", "center", "dd", "details", "div", "dl", "dt",
     "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "li",
@@ -17,19 +17,19 @@ _BLOCKS: Final = frozenset({
 _CELLS: Final = frozenset({"td", "th"})
 _LONGEST_ROW: Final = 500  # characters of a table row that is compared as a whole; a longer one is part of a layout
 _WORD: Final = re.compile(r"\w+")
-_BETWEEN_WORDS: Final = {code: None for code in range(128) if not _WORD.match(chr(code))}  # sixty times as fast
-_SHORT: Final = 25  # characters of a block that must be a line of the text; a longer one may be a part of it
+_BETWEEN_WORDS: Final = {code: None for code in range(128) if not _WORD.match(chr(code))}  # sixty times as fast as re
+_SHORT: Final = 25  # characters up to which a block must be a whole line; a longer block may be a part of a line
 _PIECE: Final = 40  # characters that are compared if a block is not in the text as a whole
 _FOUND: Final = 0.6  # share of a block that must be found
-_MOST: Final = 0.8  # share of the text that an element must have to be searched for a smaller one
+_MOST: Final = 0.8  # share of the text that an element must have, so that the search continues inside it
 _UNDIVIDED: Final = frozenset({"li", "p", "pre", "table", "tr"})
 
 _Block = tuple[Element, list[Text]]
 
 
 def reduced(document: Document, found: str) -> Element | None:
-    """Remove from the tree what is not in the text that was found; return the element with the rest, None if there is
-    none."""
+    """Remove everything from the tree that is not in the text `found`; return the element with the rest, None if
+    nothing is left."""
     body = document.find("body")
     if body is None:
         return None
@@ -53,7 +53,7 @@ def reduced(document: Document, found: str) -> Element | None:
 
 
 def _lengths(blocks: Iterable[_Block]) -> dict[Node, int]:
-    """Return the length of the text in these blocks and in everything around them."""
+    """Return the length of the text in each of these blocks and in each of their ancestors."""
     lengths: dict[Node, int] = {}
     for block, nodes in blocks:
         length = sum(len(node.data) for node in nodes)
@@ -63,7 +63,7 @@ def _lengths(blocks: Iterable[_Block]) -> dict[Node, int]:
 
 
 def _blocks(body: Element) -> Iterator[_Block]:
-    """Yield the elements that have their own text, with its nodes. The cells of a short row are one block."""
+    """Yield the elements that directly contain text, with their text nodes. The cells of a short row are one block."""
     found: dict[Element, list[Text]] = {}
     block_of: dict[Element, Element] = {}
     for node in body.descendants:
@@ -93,7 +93,7 @@ def _squeezed(text: str) -> str:
 
 
 def _is_found(nodes: list[Text], whole: str, lines: set[str]) -> bool:
-    """Return whether most of a block is in the text, whatever the white space and the signs between its words."""
+    """Return whether most of a block is in the text, ignoring white space and punctuation between words."""
     block = _squeezed("".join(node.data for node in nodes))
     if len(block) < _SHORT:
         return block in lines
@@ -110,7 +110,7 @@ def _is_found(nodes: list[Text], whole: str, lines: set[str]) -> bool:
 
 
 def _keep_code_between(blocks: list[_Block], kept: list[bool]) -> None:
-    """Keep code blocks between blocks that are kept: a text without its examples is not whole."""
+    """Also keep code blocks between kept blocks, because a text without its examples is incomplete."""
     if True not in kept:
         return
     last = len(kept) - 1 - kept[::-1].index(True)
@@ -119,7 +119,8 @@ def _keep_code_between(blocks: list[_Block], kept: list[bool]) -> None:
 
 
 def _narrowed(body: Element, lengths: dict[Node, int]) -> Element:
-    """Return the smallest element with most of the text: what is outside repeats it, or announces other texts."""
+    """Return the smallest element with most of the text: text outside of this element only repeats the text or
+    advertises other texts."""
     root, enough = body, _MOST * lengths[body]
     while True:
         inner = next((one for one in root.children if isinstance(one, Element) and lengths.get(one, 0) >= enough), None)
@@ -129,7 +130,7 @@ def _narrowed(body: Element, lengths: dict[Node, int]) -> Element:
 
 
 def _drop(block: Element, nodes: list[Text], root: Element, lengths: dict[Node, int]) -> None:
-    """Remove a block, with everything around it that has no text that is kept, such as pictures of other articles."""
+    """Remove a block, with all elements around it that contain no kept text, such as pictures of other articles."""
     if block in lengths:
         for node in nodes:
             node.decompose()

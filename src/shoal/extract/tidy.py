@@ -1,5 +1,5 @@
-"""Prepare a page for Markdown: no permalinks, code blocks with their language and without line numbers, captions of
-tabs beside their panels. Changes the tree."""
+"""Prepare a page for Markdown: remove permalinks, write code blocks with their language and without line numbers, and
+put the captions of tabs beside their panels. This changes the tree."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from turbohtml import Document, Element, Text
 LONGEST_CODE: Final = 500_000  # characters of a code block that is rewritten
 MOST_BLOCKS: Final = 5_000  # code blocks, or tabs, of a page
 MOST_TABLES: Final = 300
-MOST_CELLS: Final = 2  # with text in `<pre>`: the line numbers, and the code
+MOST_CELLS: Final = 2  # cells with text in `<pre>`: the line numbers, and the code
 MOST_SIBLINGS: Final = 10  # elements between tabs and their panels
 
 _NEVER_SHOWN: Final = (
@@ -36,7 +36,7 @@ _WRAPPERS: Final = 3  # elements around a code block that may name its language
 
 
 def tidy(document: Document) -> None:
-    """Remove and rewrite what would read badly as Markdown."""
+    """Remove or rewrite elements that would look bad as Markdown."""
     for element in document.select(_NEVER_SHOWN):
         element.decompose()
     _remove_permalinks(document)
@@ -47,8 +47,8 @@ def tidy(document: Document) -> None:
 
 
 def _remove_permalinks(document: Document) -> None:
-    """Remove links without a text, and signs that only link to their own heading; unlink headings that link to
-    themselves."""
+    """Remove links without a text, and signs (such as ¶) that only link to their own heading; unlink headings that link
+    to themselves."""
     for link in document.select("a"):
         text, target = link.text.strip(), link.attr("href") or ""
         if text in _PERMALINKS and ("#" in target or not text) and link.select_one("img") is None:
@@ -58,7 +58,7 @@ def _remove_permalinks(document: Document) -> None:
 
 
 def _unwrap_line_numbers(document: Document) -> None:
-    """Replace tables that put line numbers beside a code block by that block."""
+    """Replace tables that show line numbers beside a code block with the code block."""
     for table in document.select("table")[:MOST_TABLES]:
         blocks = table.select("pre")
         if not 0 < len(blocks) <= MOST_CELLS or table.find("table") is not None:
@@ -72,7 +72,7 @@ def _unwrap_line_numbers(document: Document) -> None:
 
 
 def _rewrite_code(block: Element) -> None:
-    """Write a code block as `<pre><code class="language-…">` with nothing but its text inside."""
+    """Write a code block as `<pre><code class="language-…">` with only its text inside."""
     if block.find("pre") is not None:
         return
     for numbers in block.select(_LINE_NUMBERS):
@@ -90,7 +90,7 @@ def _rewrite_code(block: Element) -> None:
 
 
 def language_of(block: Element) -> str | None:
-    """Return the language that a code block, the code in it or a wrapper around it names."""
+    """Return the language that is named by a code block, by the code element in it, or by a wrapper around it."""
     code = block.select_one("code")
     for element in (*(() if code is None else (code,)), block, *_around(block, _WRAPPERS)):
         declared = element.attr("data-lang") or element.attr("data-language") or ""
@@ -102,7 +102,8 @@ def language_of(block: Element) -> str | None:
 
 
 def _label_panels(document: Document) -> None:
-    """Put the caption of each tab before its panel, in bold: side by side, captions read as one long word."""
+    """Put the caption of each tab before its panel, in bold, because captions side by side would read as one long
+    word."""
     for tabs in document.select(_TAB_LISTS)[:MOST_BLOCKS]:
         captions = tabs.select("[role=tab]") or tabs.select("label")
         around = next(_around(tabs, 1), tabs)
@@ -133,7 +134,7 @@ def _elements_after(element: Element) -> Iterator[Element]:
 def _label(panel: Element, caption: Element) -> None:
     text = " ".join(caption.text.split())
     caption.decompose()
-    panel.attrs.pop("hidden", None)  # only until its tab is chosen
+    panel.attrs.pop("hidden", None)  # the panel is hidden only until its tab is chosen
     if text:
         panel.insert_adjacent_html("beforebegin", f"<p><strong>{escape(text)}</strong></p>")
 

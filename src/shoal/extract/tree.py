@@ -1,5 +1,5 @@
-"""Parse a page into a tree, within limits; and a response as its readers see it: bytes, text and tree, each created
-once, on first use.
+"""Parse a page into a tree, within limits. Also the form of a response that readers get: bytes, text and tree, each
+created once, on first use.
 
 The content of `<template>` is removed, because a browser does not show it.
 """
@@ -24,7 +24,7 @@ _HARMLESS_LENGTH: Final = 32_768
 
 def parse(text: str, max_tags: int = MAX_TAGS) -> tuple["Document", bool]:
     """Return the tree, and whether it covers the whole text or only its first part."""
-    import turbohtml  # takes longer than all our own modules: not before there is a page
+    import turbohtml  # this import takes longer than all our own modules, so wait until there is a page
 
     whole = True
     if len(text) > _HARMLESS_LENGTH:
@@ -75,8 +75,8 @@ class Source:
         self.status = status
         self.headers = headers
         self.http_version = http_version
-        self.is_rendered = is_rendered  # the body is the document after its scripts have run
-        self.data: dict[str, Any] = {}  # the data extracted so far
+        self.is_rendered = is_rendered  # True if the body is the document after its scripts have run
+        self.data: dict[str, Any] = {}  # the data that was extracted so far
 
     @property
     def text(self) -> str:

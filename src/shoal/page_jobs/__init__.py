@@ -1,1 +1,1 @@
-"""Page jobs, one URL each: groups, leasing, fetching, the bot operations, and the ingest of results."""
+"""Page jobs, each for one URL: groups, leasing, fetching, the operations of bots, and the ingest of results."""

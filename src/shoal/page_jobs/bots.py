@@ -23,7 +23,7 @@ from shoal.queue.job import SHARED_LANE, Fence, HeartbeatAnswer, LeaseRequest, T
 from shoal.queue.queue import Queue
 from shoal.queue.wake import Wake
 
-SHORTEST_LOOK_SECONDS: Final = 0.1  # for which an empty result is reused, unless a hint comes
+SHORTEST_LOOK_SECONDS: Final = 0.1  # how long an empty result is reused, unless a hint comes
 
 Query = Callable[[], Awaitable[list[PageTask]]]
 GiveBack = Callable[[list[PageTask]], Awaitable[None]]
@@ -48,7 +48,8 @@ class _Queue:
 
 
 class LongPoll:
-    """One queue per key. `poll_seconds`: how often a queue queries the store without a hint."""
+    """Long polling with one queue of clients per key. `poll_seconds`: how long a queue waits without a hint before it
+    queries the store again."""
 
     def __init__(self, wake: Wake, clock: Clock, poll_seconds: float) -> None:
         self._wake = wake
@@ -65,7 +66,8 @@ class LongPoll:
         return sum(len(queue.waiters) for queue in self._queues.values())
 
     async def look(self, what: Hashable, query: Query) -> list[PageTask]:
-        """Return what is available now, without waiting; nothing while other clients already wait for the same key."""
+        """Return the jobs that are available now, without waiting; none while other clients already wait for the same
+        key."""
         if what in self._queues or self.clock.monotonic() - self._empty_at.get(what, -1.0) < SHORTEST_LOOK_SECONDS:
             return []
         self._listen()
@@ -75,8 +77,8 @@ class LongPoll:
         return found
 
     async def wait(self, what: Hashable, query: Query, give_back: GiveBack, longest_seconds: float) -> list[PageTask]:
-        """Wait up to `longest_seconds` for something. If the caller is cancelled after its query found something, that
-        is given back."""
+        """Wait up to `longest_seconds` for jobs. If the caller is cancelled after its query found jobs, `give_back`
+        gets them."""
         if self._closed or longest_seconds <= 0:
             return []
         self._listen()
@@ -137,9 +139,9 @@ class LongPoll:
         waiter.is_asking = True
         try:
             found = await waiter.query()
-            if found and waiter.got.done():  # it disconnected during the query
+            if found and waiter.got.done():  # the client disconnected during the query
                 await waiter.give_back(found)
-        except Exception as error:  # only this client fails; the others keep waiting
+        except Exception as error:  # only this client fails; the other clients keep waiting
             if not waiter.got.done():
                 waiter.got.set_exception(error)
             return True
@@ -150,8 +152,8 @@ class LongPoll:
         return bool(found)
 
 
-COUNT_EVERY_SECONDS: Final = 10.0  # after which the jobs a token holds are counted again in the store
-UNREADABLE_SECONDS: Final = 60.0  # before a job that this version cannot read may be leased again
+COUNT_EVERY_SECONDS: Final = 10.0  # after this time, the jobs that a token holds are counted again in the store
+UNREADABLE_SECONDS: Final = 60.0  # pause before a job that this version cannot read may be leased again
 MOST_TOKENS: Final = 10_000  # tokens remembered
 
 
@@ -171,7 +173,7 @@ class BotPulled(Signal, frozen=True, kw_only=True):
 
 
 class BotReported(Signal, frozen=True, kw_only=True):
-    """A bot sent heartbeats or results; `counts` names those that were accepted, and those that were not."""
+    """A bot sent heartbeats or results; `counts` has the numbers of accepted and of refused ones."""
 
     token: str
     bot_id: str
@@ -194,8 +196,8 @@ class Pull:
 
 @dataclass(slots=True)
 class _Meter:
-    """The usage of one token: pulls in this second, the jobs it holds as far as this process knows, and the name of its
-    only bot; empty if several use it."""
+    """The usage of one token: pulls in this second, the jobs that the token holds as far as this process knows, and the
+    name of its only bot (empty if several bots use the token)."""
 
     second: int = -1
     pulls: int = 0
@@ -237,18 +239,19 @@ class Bots:
         return await self._unless_ended(pull, await self._long_poll.look(pull.capabilities, lambda: self._lease(pull)))
 
     async def wait(self, pull: Pull, longest_seconds: float) -> list[PageTask]:
-        """Wait up to `longest_seconds` for jobs, after `look` found none; a token that ended meanwhile gets none."""
+        """Wait up to `longest_seconds` for jobs, after `look` found none. A token that was revoked or expired meanwhile
+        gets no jobs."""
         tasks = await self._long_poll.wait(
             pull.capabilities, lambda: self._lease(pull), lambda tasks: self.hand_back(pull, tasks), longest_seconds
         )
         return await self._unless_ended(pull, tasks)
 
     async def _unless_ended(self, pull: Pull, tasks: list[PageTask]) -> list[PageTask]:
-        """Return leased jobs, or hand them back if the token has ended: a revocation that was committed before this
-        lease did not see them."""
+        """Return the leased jobs; if the token has ended, release them and raise instead, because a revocation that was
+        committed before this lease did not see these jobs."""
         if tasks and await self._tokens.ended({TokenId(pull.token)}):
             await self.hand_back(pull, tasks)
-            raise Unauthenticated("the token was revoked or has expired; create another one")
+            raise Unauthenticated("the token was revoked or has expired; create a new token")
         return tasks
 
     async def hand_back(self, pull: Pull, tasks: Sequence[PageTask]) -> None:
@@ -264,7 +267,8 @@ class Bots:
         self._meter(pull.token).held -= len(tasks)
 
     async def beat(self, token: str, fence: Fence) -> HeartbeatAnswer:
-        """Renew the lease of a job; raises `LeaseLost` if it does not belong to this token, or was held too long."""
+        """Renew the lease of a job; raise `LeaseLost` if the lease does not belong to this token, or was held too
+        long."""
         owner, settings = owner_of(bot_holder(token, "")), self._settings
         try:
             beat = await self._queue.beat(owner, fence, settings.lock_ttl, settings.longest_lock)
@@ -282,7 +286,7 @@ class Bots:
         return settlement.receipts
 
     async def _report_results(self, token: str, settlement: IngestResult) -> None:
-        """Report what each bot of this token sent: tokens may be shared."""
+        """Report separately what each bot with this token sent, because tokens may be shared."""
         done: dict[str, Counter[str]] = {}
         for one in settlement.accepted:
             counts = done.setdefault(one.job.owner, Counter())
@@ -297,8 +301,8 @@ class Bots:
             await self._report_late(token, late, "late_results")
 
     async def _report_late(self, token: str, fences: Sequence[Fence], name: str) -> None:
-        """Report which bots of this token sent something without a valid lease. A grant that it never had, or that was
-        removed, counts for the only bot of the token; if it has several, for the token alone."""
+        """Report which bots with this token sent something without a valid lease. If the holder of a grant is not
+        known, the report names the token's only bot; if several bots use the token, it names only the token."""
         holders = await self._ingest.holders(fences)
         unknown = bot_holder(token, self._meter(token).only_bot or "")
         known = [holders.get(fence, "") for fence in fences]

@@ -1,8 +1,8 @@
-"""What page jobs are to the fetch pool: `leasing` leases them with a slot at their host, `runner` knows how each one is
-fetched and what its result is, and `ingest` accepts the results in the commit that leases the next batch.
+"""Connects page jobs to the fetch pool: `leasing` leases them with a slot at their host, `runner` fetches each page and
+builds its result, and `ingest` accepts the results in the commit that leases the next batch.
 
-If a job may not be fetched after it was leased, because its host asks us to wait or its slot has passed, it is put off:
-returned to its lane until its host may be requested again.
+If a job may not be fetched after it was leased, because its host asks us to wait or its slot has passed, it is delayed:
+it returns to its lane and waits there until its host may be requested again.
 """
 
 from collections import Counter
@@ -30,7 +30,7 @@ from shoal.queue.job import HTTP, SHARED_LANE, LeaseRequest
 from shoal.web.fetch_pool import Admitted
 from shoal.web.page_fetcher import Fetched
 
-LONGEST_HOP_SECONDS: Final = 30.0  # for which a page waits for the host it redirects to; after that the job is put off
+LONGEST_HOP_SECONDS: Final = 30.0  # maximum wait for a redirect target; then the job is delayed
 UNREADABLE: Final = "This version of the worker cannot read the job; update the worker."
 
 Outcome = ResultDelivery | PutOff
@@ -47,7 +47,7 @@ class PageBlocked(Signal, frozen=True, kw_only=True):
 
 
 class RenderingPutOff(Signal, frozen=True, kw_only=True):
-    """A page job was put off, because the renderer is busy or not available. No attempt is counted."""
+    """A page job was delayed because the renderer is busy or not available. No attempt is counted."""
 
     job_id: str
     error: str
@@ -63,8 +63,8 @@ class _Turn(Struct):
 
 
 class PageJobExecutor:
-    """What `work.page_job_loop.PageJobLoop` needs to know of its jobs, which are leased from these lanes. Used from one
-    event loop only. A problem with the page is part of an outcome; an exception counts as a failed attempt."""
+    """Executes page jobs for `work.page_job_loop.PageJobLoop`. Use it from one event loop only. A problem with the page
+    is part of an outcome; an exception counts as a failed attempt."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class PageJobExecutor:
         self._signals = signals
         self._lanes = lanes
         self._capabilities = capabilities
-        self._pages: Counter[str] = Counter()  # fetched but not yet reported, by status class
+        self._pages: Counter[str] = Counter()  # pages that were fetched but not yet reported, by status class
         self._bytes: Counter[str] = Counter()
 
     def admit(self, task: PageTask) -> Admitted | Outcome:
@@ -106,7 +106,7 @@ class PageJobExecutor:
                 return Admitted.NOW
             case RobotsAnswer.UNKNOWN if task.host:
                 return Admitted.AFTER_ROBOTS
-            case RobotsAnswer.ALLOWED | RobotsAnswer.UNKNOWN:  # it was forbidden when it was leased, so it has no slot
+            case RobotsAnswer.ALLOWED | RobotsAnswer.UNKNOWN:  # forbidden when the job was leased: no slot
                 return self.put_off(task, 0.0)
             case RobotsAnswer.DENIED | RobotsAnswer.UNREACHABLE:
                 fetched = Fetched(task.at, 0.0, failure=objection(robots.known(origin(task.at)), task.at))
@@ -120,15 +120,16 @@ class PageJobExecutor:
         return robots
 
     def start(self, task: PageTask, send_by: float, done: Callable[[Fetched], None]) -> Cancellable:
-        """Request the page, or the target that its redirects have reached, by this time, and call `done` once, unless
-        cancelled first."""
+        """Request the page, or the current target of its redirects, no later than `send_by`, and call `done` once,
+        unless cancelled first."""
         assert task.work is not None
         if task.fetcher is None:
             task.fetcher = self._runner.fetcher(task.work, task.at, partial(self._blocked, task))
         return task.fetcher.submit(task.at, done, None, task.chain, send_by)
 
     def read(self, task: PageTask, fetched: Fetched) -> Outcome | Awaitable[Outcome] | None:
-        """Return the outcome of a fetched page, or what awaits it; None for a redirect, which needs a slot."""
+        """Return the outcome of a fetched page, or an awaitable for the outcome; None for a redirect, which needs a
+        slot."""
         assert task.work is not None
         if fetched.chain is not None:
             task.target, task.chain = Url(fetched.final_url), fetched.chain
@@ -141,7 +142,7 @@ class PageJobExecutor:
         return ResultDelivery(task.lease.fence, self._runner.result(task.work, fetched))
 
     async def _finish(self, task: PageTask, work: PageWork, fetched: Fetched) -> Outcome:
-        """Render the page if it needs it, and return its result; that of a scrape has its content."""
+        """Render the page if it needs a browser, and return its result; the result of a scrape includes the content."""
         assert task.fetcher is not None
         screenshot = None
         try:
@@ -157,7 +158,7 @@ class PageJobExecutor:
         return ResultDelivery(task.lease.fence, self._runner.result(work, fetched))
 
     async def find_slot(self, task: PageTask) -> PutOff | None:
-        """Reserve a slot at the host that a task redirects to; put its job off if there is none soon."""
+        """Reserve a slot at the host to which a task redirects; if there is no slot soon, delay its job."""
         limiter, host_origin = self._leases.rate_limiter, origin(task.at)
         while True:
             grant = await self._database.run(lambda tx: limiter.next_slot(tx, host_origin, LONGEST_HOP_SECONDS))
@@ -168,10 +169,10 @@ class PageJobExecutor:
                 return None
             if self._clock.monotonic() + grant.wait_seconds > task.give_up_at:
                 return self.put_off(task, grant.wait_seconds)
-            await self._clock.sleep(grant.wait_seconds)  # another transaction has just locked the host's row
+            await self._clock.sleep(grant.wait_seconds)  # a different transaction has just locked the host's row
 
     def put_off(self, task: PageTask, wait_seconds: float) -> PutOff:
-        """Return the outcome of a job that may not be fetched for this time."""
+        """Return the outcome of a job that may not be fetched for `wait_seconds`."""
         return PutOff(task.lease.fence, wait_seconds)
 
     def size_of(self, result: Outcome) -> int:
@@ -179,9 +180,9 @@ class PageJobExecutor:
         return result.size if isinstance(result, ResultDelivery) else 0
 
     async def settle(self, results: Sequence[Outcome], holder: str, want: int) -> list[PageTask]:
-        """In one commit: store the results, end or return their jobs, and lease up to `want` more with a host slot
-        within the next two seconds. A result whose lease was lost is dropped; the others count. After an unexpected
-        error, each result has its own commit."""
+        """In one commit, store the results, end or return their jobs, and lease up to `want` more jobs that have a host
+        slot within the next two seconds. A result whose lease was lost is dropped; the other results count. After an
+        unexpected error, each result gets a separate commit."""
         updates = self.throttle.updates()
         try:
             turn = await self._database.run(

@@ -1,4 +1,4 @@
-"""Job groups: created, counted, cancelled, ended with their last job; and the results of policies over time."""
+"""Job groups (created, counted, cancelled, and ended with their last job), and the results of policies over time."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -24,8 +24,8 @@ from shoal.queue.job import NewJob, quota_keys, with_retries
 from shoal.queue.queue import Queue
 
 EVENT = "crawl.group.completed"
-RETRY_AFTER_SECONDS = 5.0  # after which a batch that was held back may be sent again
-URLS_INLINE = 500  # more are read in a thread, because ten thousand would stop the event loop for 100 ms
+RETRY_AFTER_SECONDS = 5.0  # how long to wait before a batch that was held back is sent again
+URLS_INLINE = 500  # more URLs are read in a thread, because ten thousand would block the event loop for 100 ms
 JOBS_AT_ONCE = 2_000  # jobs that one statement enqueues
 MAX_LISTED = 10  # indexes of rejected URLs in an error message
 
@@ -39,7 +39,7 @@ class GroupEnded(Signal, frozen=True, kw_only=True):
 
 
 async def end_group(tx: Tx, signals: Signals, group: Group, state: GroupState, reason: str | None = None) -> None:
-    """End an open group, which is locked."""
+    """End an open group. The group is locked."""
     counts = await GroupStore().end(tx, group.id, state, reason)
     body = {"group": group.id, "state": state.value, "project": group.project, "labels": group.labels}
     await append_events(tx, Event(EVENT, group.id, body | {"total": group.total, "jobs": counts}))
@@ -48,7 +48,7 @@ async def end_group(tx: Tx, signals: Signals, group: Group, state: GroupState, r
 
 
 async def end_groups_without_jobs(tx: Tx, signals: Signals, group_ids: Iterable[str]) -> None:
-    """End those of these groups whose last job has ended, in the commit that ended it. They are locked."""
+    """End the groups among these whose last job has ended, in the commit that ended that job. The groups are locked."""
     for group_id in group_ids:
         if (group := await GroupStore().lock_ended(tx, group_id)) is not None:
             await end_group(tx, signals, group, GroupState.COMPLETED)
@@ -77,7 +77,8 @@ class Groups:
 
     async def make(self, config: GroupConfig) -> Group:
         """Store a group and a job for each of its URLs in one commit. All jobs are queued immediately; the rate limit
-        decides how many of a host are leased at a time. Raises `HeldBack` while the workers have too much to do."""
+        decides how many jobs of a host are leased at the same time. Raise `HeldBack` while too many jobs are
+        waiting."""
         self._proxies.check(config.crawl_config.proxy, "crawl_config.proxy")
         group_id = GroupId(config.group or new_id("grp"))
         if len(config.urls) > URLS_INLINE:
@@ -93,7 +94,8 @@ class Groups:
         async def commit(tx: Tx) -> None:
             if await self._store.insert(tx, new) is None:
                 raise AlreadyExists("job group", group_id, "choose another id, or leave it out")
-            # All in this commit: otherwise the first jobs could end, and the group with them, before the rest (0022).
+            # All jobs in one commit: otherwise the first jobs, and then the group, could end before the rest is stored
+            # (0022).
             for start in range(0, len(jobs), JOBS_AT_ONCE):
                 await self._queue.enqueue_in(tx, jobs[start : start + JOBS_AT_ONCE])
 
@@ -110,12 +112,14 @@ class Groups:
         return await self._database.read(lambda tx: self._store.page_of(tx, after, limit, state))
 
     async def results(self, group_id: str, *, after: int = 0, limit: int = 100) -> list[StoredResult]:
-        """Return the results of its jobs in the order in which they ended; a job that will be retried has none yet."""
+        """Return the results of the group's jobs in the order in which the jobs ended; a job that will be retried has
+        no result yet."""
         await self.get(group_id)
         return await self._database.read(lambda tx: self._results.of_group(tx, group_id, after, limit))
 
     async def results_of_job(self, job_id: str) -> list[StoredResult]:
-        """Return the result of each attempt at a page job, oldest first, including those that were retried."""
+        """Return the result of each attempt at a page job, oldest first, including attempts that were followed by a
+        retry."""
 
         async def look(tx: Tx) -> list[StoredResult]:
             if await self._queue.jobs.get(tx, JobId(job_id)) is None:
@@ -129,7 +133,7 @@ class Groups:
         unchanged."""
 
         async def commit(tx: Tx) -> None:
-            # Not shared: a commit with the last result must not end the group at the same time (0050).
+            # The lock is not shared: a commit with the last result must not end the group at the same time (0050).
             group = await self._store.lock(tx, group_id)
             if group is None:
                 raise NotFound("job group", group_id)
@@ -142,14 +146,14 @@ class Groups:
         return await self.get(group_id)
 
     async def _cancel_jobs(self, tx: Tx, group_id: str, reason: str) -> None:
-        """Cancel waiting jobs first, so that nobody can lease them while the leased ones are cancelled."""
+        """Cancel waiting jobs first, so that nobody can lease them while the leased jobs are cancelled."""
         await self._queue.jobs.cancel_waiting(tx, group_id, reason)
         held = await self._store.held(tx, group_id)
         moves = [job_states.cancel(fence.job_id, fence.epoch, reason) for fence in held]
         await self._queue.jobs.move(tx, moves)
 
     def _urls(self, given: Sequence[str]) -> list[Url]:
-        """Return the canonical URLs without duplicates. An error names all invalid ones by index."""
+        """Return the canonical URLs without duplicates. An error names the index of every invalid URL."""
         found: dict[Url, None] = {}
         refused: list[tuple[int, InvalidInput]] = []
         for place, text in enumerate(given):
@@ -179,7 +183,7 @@ class Groups:
 
 
 def _refusal(refused: list[tuple[int, InvalidInput]]) -> InvalidInput:
-    """Return the first error as it is, with the indexes of the others."""
+    """Return the first error, with the indexes of the other errors added to its message."""
     _, first = refused[0]
     others = [f"urls[{place}]" for place, _ in refused[1 : MAX_LISTED + 1]]
     if others:
@@ -195,7 +199,7 @@ ABSENT: Final = object()
 
 
 class DataChange(Struct, frozen=True):
-    """A value that differs at a path. None: absent before, or absent now."""
+    """A value that differs at a path. A None means that the value was absent before, or is absent now."""
 
     path: str
     before: Any

@@ -1,5 +1,5 @@
 """The single entry point for results of page jobs, from workers and bots: check the sender and the grant, update the
-job and write its event, all in one commit. Does not fetch."""
+job and write its event, all in one commit. Nothing is fetched here."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -44,7 +44,7 @@ class Accepted(Struct, frozen=True):
     result: Result
     digest: str
     move: Move
-    max_attempts: int  # the number that decided whether a failed job is retried
+    max_attempts: int  # the maximum that decided whether a failed job is retried
 
 
 class IngestResult(Struct):
@@ -74,8 +74,8 @@ class Ingest:
         self._hooks = hooks
 
     async def settle(self, owner: str, deliveries: Sequence[ResultDelivery]) -> IngestResult:
-        """Store results, and end or return their jobs. Each result is handled independently: one that is late or from
-        another owner changes nothing; a duplicate gets the same receipt again."""
+        """Store results, and end or return their jobs. Each result is handled independently. A result that is late or
+        from a different owner changes nothing; a duplicate gets the same receipt again."""
         try:
             return await self._settle_together(owner, deliveries)
         except ShoalError:
@@ -84,8 +84,9 @@ class Ingest:
             return await self.settle_apart(owner, deliveries)
 
     async def settle_apart(self, owner: str, deliveries: Sequence[ResultDelivery]) -> IngestResult:
-        """Like `settle`, but each result in a commit of its own, after an unexpected error in their common one. A job
-        whose result is the cause fails; if the store refuses that, too, the job is left until its lease expires."""
+        """Like `settle`, but with a separate commit for each result, after an unexpected error in their common commit.
+        A job whose result causes the error fails; if the store refuses the failure, too, the job is left until its
+        lease expires."""
         whole = IngestResult(LeaseRequest(owner, [KIND]))
         for delivery in deliveries:
             settled = await self._settle_alone(owner, delivery) or await self._settle_alone(owner, _refused(delivery))
@@ -114,7 +115,7 @@ class Ingest:
         return await self._database.run(commit)
 
     async def holders(self, fences: Sequence[Fence]) -> dict[Fence, str]:
-        """Return who held each of these grants, as far as they are known."""
+        """Return the holder of each of these grants, if it is known."""
         return await self._database.read(lambda tx: self._store.holders(tx, fences))
 
     async def settle_in(
@@ -127,20 +128,21 @@ class Ingest:
         attempts: int | None = None,
     ) -> IngestResult:
         """Like `settle`, as part of a larger commit, which ends with `call_hooks`. `put_off`: jobs that are only
-        returned. `attempts`: how often the worker tries jobs whose number of attempts is only a default. The caller may
-        replace `IngestResult.leases` before the commit: the signals describe the leases that are left then."""
+        returned to their lanes. `attempts`: the worker's maximum number of attempts, for jobs whose number of attempts
+        is only a default. The caller may replace `IngestResult.leases` before the commit; the signals describe the
+        leases at the time of the commit."""
         settlement = IngestResult(request)
         tx.on_commit(lambda: self._emit(settlement))
         job_ids = {*(one.fence.job_id for one in deliveries), *(move.job_id for move in put_off)}
-        if job_ids:  # groups before their jobs, which is the lock order of every job move (0050)
+        if job_ids:  # lock groups before their jobs: the lock order of every job move (0050)
             await self._group_store.lock_all(tx, jobs=sorted(job_ids))
         held = await self._held(tx, owner_of(request.holder), deliveries)
         late = [one.fence for one in deliveries if one.fence not in held]
-        # A commit that was storing the same result held the job's lock, so its receipt can be read by now (0022).
+        # A commit that stores the same result holds the job's lock, so after our lock its receipt can be read (0022).
         answers = await self._store.answers(tx, request.holder, late) if late else {}
         digests = [one.result.digest() for one in deliveries]
         for delivery, digest in zip(deliveries, digests, strict=True):
-            job = held.pop(delivery.fence, None)  # a second delivery for the same grant gets the receipt of the first
+            job = held.pop(delivery.fence, None)  # a second delivery gets the first one's receipt
             if job is not None:
                 one = self._judge(job, delivery.result, digest, attempts)
                 settlement.accepted.append(one)
@@ -152,7 +154,7 @@ class Ingest:
         return settlement
 
     async def call_hooks(self, tx: Tx, settlement: IngestResult) -> None:
-        """Report the runs of policies that ended. Call it last in the commit: it locks the rows of policies."""
+        """Report the policy runs that ended. Call this last in the commit, because it locks the rows of policies."""
         runs = [
             _ended_run(one.job, one.result)
             for one in settlement.accepted
@@ -171,7 +173,7 @@ class Ingest:
         self._queue.emit_turn(settlement.request, moves, TurnResult([], settlement.leases))
 
     async def _held(self, tx: Tx, owner: str, deliveries: Sequence[ResultDelivery]) -> dict[Fence, HeldJob]:
-        """Return the jobs of those deliveries whose grants are still valid."""
+        """Return the jobs of the deliveries whose grants are still valid."""
         ids = sorted({one.fence.job_id for one in deliveries})
         jobs = await self._store.lock(tx, ids) if ids else []
         return {Fence(job.id, job.epoch): job for job in jobs if owner_of(job.owner) == owner}
@@ -205,8 +207,9 @@ class Ingest:
         result = await self._queue.finish_and_lease_in(tx, moves, request, want)
         ended_jobs = [one for one in accepted if one.move.to in TERMINAL and not one.job.is_scrape]
         await append_events(tx, *[_event(one.job, one.result) for one in ended_jobs])
-        # The event of a group's end comes after those of its jobs. If this commit leased a job of a group, the group
-        # goes on: starting over because others share it would only lease the same job again (decision 0050).
+        # The end event of a group comes after the events of its jobs. If this commit leased a job of a group, the group
+        # has not ended. There is no need to start over when other commits share the lock on the group: we would only
+        # lease the same job again (decision 0050).
         going_on = {lease.run_id for lease in result.leases}
         ended = {one.job.run_id: None for one in accepted if one.job.run_id and one.move.to in TERMINAL}
         await end_groups_without_jobs(tx, self._signals, [group for group in ended if group not in going_on])
@@ -214,17 +217,17 @@ class Ingest:
 
 
 async def report_dead_letters(tx: Tx, moves: Sequence[Move]) -> list[EndedRun]:
-    """Write results and events for page jobs that ended without one, because their workers were lost too often, or
-    raised, in the commit that ends them. Return the runs of policies among them."""
+    """Write results and events for page jobs that ended without a result because their workers were lost too often or
+    raised. Call this in the commit that ends the jobs. Return the policy runs among them."""
     why = {move.job_id: move for move in moves}
     now: int = await tx.value("now")
     results, rows, events, runs = ResultStore(), [], [], []
     for job in await results.ended(tx, sorted(why)):
         move = why[job.id]
         result = Result(Status.FAIL, job.url, now, error_code=move.reason, error_message=move.error)
-        # No real result has an empty digest: nobody sent this one, so nobody can send it again.
+        # No real result has an empty digest: nobody sent this result, so nobody can send it again.
         rows.append(NewResult(job.id, job.epoch, job.run_id, job.policy, move.to, digest="", result=result))
-        # The job already counts a failed attempt, but never a lost one.
+        # The attempts of the job already include a failed attempt, but never a lost one.
         if not job.is_scrape:
             events.append(_event(job, result, max(1, job.attempts + (not move.counts_attempt))))
         if job.policy is not None:
@@ -235,14 +238,16 @@ async def report_dead_letters(tx: Tx, moves: Sequence[Move]) -> list[EndedRun]:
 
 
 def _refused(delivery: ResultDelivery) -> ResultDelivery:
-    """Return the failure of a job whose result the store refuses. The error is for operators; the result omits it."""
+    """Return a failure for a job whose result the store refuses. The store's error is for operators, so the failure
+    omits it."""
     error_code = UNSTORABLE
     result = Result(Status.FAIL, "", delivery.result.fetched_at, error_code=error_code, error_message=NOT_STORED)
     return ResultDelivery(delivery.fence, result)
 
 
 def _event(job: HeldJob, result: Result, attempt: int | None = None) -> Event:
-    """Return the event of an ended job. `attempt`: its number, if it differs from what the job's row says."""
+    """Return the event of an ended job. `attempt`: the number of the attempt, if it differs from the number in the
+    job's row."""
     about: dict[str, Any] = {
         "job_id": job.id,
         "group": job.run_id,
@@ -254,7 +259,7 @@ def _event(job: HeldJob, result: Result, attempt: int | None = None) -> Event:
 
 
 def _ended_run(job: HeldJob, result: Result) -> EndedRun:
-    """Return an ended job as a run of its policy."""
+    """Return an ended job as a policy run."""
     success = result.status is Status.SUCCESS
     html_hash = result.html_hash if success else None
     return EndedRun(id=job.id, is_success=success, policy_id=job.policy, html_hash=html_hash)

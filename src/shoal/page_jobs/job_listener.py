@@ -1,6 +1,6 @@
-"""What follows for groups and policies when page jobs move; the queue calls it in the same commit.
+"""Updates groups and policies when page jobs move; the queue calls this listener in the same commit.
 
-Every process has this listener, and most never see a page job, so what it uses is imported then.
+Every process has this listener, but most processes never see a page job, so its imports are done at the first use.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from shoal.queue.states import TERMINAL, JobState, Move
 
 
 class PageJobListener:
-    """Implements `queue.job.RunListener`. The runs of page jobs are their groups; jobs of policies have none."""
+    """Implements `queue.job.RunListener`. The runs of page jobs are their groups; jobs of policies have no run."""
 
     def __init__(self, signals: Signals, hooks: Sequence[RunEndHook]) -> None:
         self._signals = signals

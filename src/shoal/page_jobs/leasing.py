@@ -23,8 +23,8 @@ NOWHERE: Final = "about:blank"  # the URL of a job that cannot be read
 
 
 class PutOff(Struct, frozen=True):
-    """A job that is returned without counting an attempt, and the time before it may be leased again: usually the
-    time until its host may be requested."""
+    """A job that is returned without counting an attempt, and the time before it may be leased again: usually the time
+    until the job's host may be requested."""
 
     fence: Fence
     wait_seconds: float
@@ -37,19 +37,19 @@ class PutOff(Struct, frozen=True):
 
 
 class PageTask(Struct, eq=False):
-    """A leased job with its work and its slot, as the fetch pool needs it (`shoal.web.fetch_pool.PoolTask`). Without a
-    host it has no slot: it cannot be read, or robots.txt forbids its page."""
+    """A leased job with its work and its slot, as the fetch pool needs it (`shoal.web.fetch_pool.PoolTask`). A task
+    without a host has no slot: its job cannot be read, or robots.txt forbids its page."""
 
     lease: Lease
-    work: PageWork | None  # None: this version cannot read it
+    work: PageWork | None  # None: this version cannot read the job
     host: int = 0
-    start_in_seconds: float = 0.0  # from when it was leased to its slot
+    start_in_seconds: float = 0.0  # from the time of the lease to the job's slot
     slot_at: float = 0.0
     delay_seconds: float = 0.0
-    target: Url | None = None  # where its redirects have led so far; `host` is the host of this URL
-    chain: RedirectChain | None = None  # the redirects that led there
-    fetcher: PageFetcher | None = None  # once it has been started
-    give_up_at: float = 0.0  # until when it may wait for a slot at the host it redirects to
+    target: Url | None = None  # the URL that its redirects have reached; `host` is the host of this URL
+    chain: RedirectChain | None = None  # the redirects that led to `target`
+    fetcher: PageFetcher | None = None  # set when the first request has been started
+    give_up_at: float = 0.0  # latest time for a slot at the host to which it redirects
     started_at: float = 0.0  # when its first request was started; 0: not yet
 
     @property
@@ -58,7 +58,7 @@ class PageTask(Struct, eq=False):
 
     @property
     def at(self) -> Url:
-        """The URL to request next: its own, or the one it redirects to."""
+        """The URL to request next: the job's URL, or the target of its redirects."""
         return self.target or Url(NOWHERE if self.work is None else self.work.url)
 
     @property
@@ -89,8 +89,9 @@ class PageLeases:
         return replace(request, rate_limiter=self.rate_limiter)
 
     async def reserve(self, tx: Tx, leases: Sequence[Lease]) -> list[PageTask]:
-        """Reserve a slot for each of the jobs leased in this commit. If a host has none after all, because another
-        commit was faster or the host has just asked us to wait, the lease is undone as if it had not happened."""
+        """Reserve a slot for each of the jobs leased in this commit. If a host has no slot after all, because a
+        different commit was faster or the host has just asked us to wait, the lease is undone as if it had not
+        happened."""
         tasks = await self._read(tx, leases)
         kept = [task for task in tasks if task.work is None or self._denies(task.work)]
         readable = [(task, task.work) for task in tasks if task.work is not None and not self._denies(task.work)]

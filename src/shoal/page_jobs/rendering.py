@@ -15,11 +15,11 @@ from shoal.web.crawl_headers import CrawlHeaders
 from shoal.web.page_fetcher import Fetched, PageFetcher
 from shoal.web.renderer import RenderedPage, Renderer, RenderRequest
 
-PAUSE_SECONDS: Final = 5.0  # before a page that the renderer could not take is tried again
+PAUSE_SECONDS: Final = 5.0  # pause before a page that the renderer could not take is tried again
 
 
 class PageRenderer:
-    """Renders the pages of page jobs, at most `pages` at the same time. The renderer is built for the first one."""
+    """Renders the pages of page jobs, at most `pages` at the same time. The renderer is built for the first page."""
 
     def __init__(self, build: Callable[[], Renderer], pages: int) -> None:
         self._build = build
@@ -38,8 +38,8 @@ class PageRenderer:
         *,
         screenshot: bool = False,
     ) -> bytes | None:
-        """Replace the facts of a fetched page by those of its rendered form, or add the failure; return the screenshot
-        if there is one. Raises `NotRendered` if the renderer cannot take the page now."""
+        """Replace the facts of a fetched page by the facts of the rendered page, or add the failure; return the
+        screenshot if there is one. Raise `NotRendered` if the renderer cannot take the page now."""
         from shoal.web.rendering import RenderOptions, request_of, take_rendered  # few children render
 
         if fetched.facts is None or fetched.failure is not None or not fetched.captured:
@@ -75,7 +75,7 @@ class PageRenderer:
         return 0 if self._renderer is None else self._renderer.active
 
     async def restart(self) -> None:
-        """Return the pages in the browsers, for any worker to render them, and replace the browsers."""
+        """Return the pages in the browsers to the queue, where any worker may lease them, and replace the browsers."""
         if self._rendering:
             for page in self._rendering:
                 page.cancel()
@@ -84,7 +84,7 @@ class PageRenderer:
             await self._renderer.restart()
 
     async def _ask(self, renderer: Renderer, request: RenderRequest) -> RenderedPage | Failure:
-        """Render a page, in its own task: a restart of the browsers cancels it, and the job is returned."""
+        """Render a page in a separate task: a restart of the browsers cancels the task, and the job is returned."""
         page = asyncio.create_task(renderer.render(request))
         self._rendering.add(page)
         try:

@@ -23,7 +23,7 @@ class Status(StrEnum):
 
 
 class Result(Struct, frozen=True):
-    """The outcome of one page job. `data` is what the rule set extracted, or any data a bot sent."""
+    """The outcome of one page job. `data`: the data that the rule set extracted, or that a bot sent."""
 
     status: Status
     url: str
@@ -43,7 +43,7 @@ class Result(Struct, frozen=True):
         return None if self.error_code is None else {"code": self.error_code, "message": self.error_message}
 
     def digest(self) -> str:
-        """A hash that detects duplicate deliveries. It omits the fetch time, which the receiver sets."""
+        """A hash that detects duplicate deliveries. The hash omits the fetch time, which the receiver sets."""
         content = [
             self.status,
             self.url,
@@ -58,7 +58,7 @@ class Result(Struct, frozen=True):
         return xxhash.xxh3_128_hexdigest(json_of(content, orjson.OPT_SORT_KEYS))
 
     def event_data(self) -> dict[str, Any]:
-        """Return the result as events and the API show it."""
+        """Return the result in the form that events and the API use."""
         return {
             "status": self.status.value,
             "url": self.url,
@@ -71,7 +71,7 @@ class Result(Struct, frozen=True):
 
 
 class ResultDelivery(Struct, frozen=True):
-    """A result and the grant it belongs to. `size`: bytes of its data, if it may be large."""
+    """A result and its grant. `size`: the size of its data in bytes, if the data may be large."""
 
     fence: Fence
     result: Result
@@ -90,7 +90,7 @@ class Receipt(Struct, frozen=True):
 
 
 class StoredResult(Struct, frozen=True):
-    """A stored result. `state`: the job state it led to."""
+    """A stored result. `state`: the job state to which the result led."""
 
     number: int
     job_id: JobId

@@ -1,5 +1,5 @@
-"""How one page job is fetched, with its own headers, limits and egress route, and what its result is. Failures are
-returned, not raised."""
+"""Fetches one page job with its own headers, limits and egress route, and builds its result. Failures are returned, not
+raised."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from shoal.page_jobs.rendering import PageRenderer
 
 
-STORE_PAUSE_SECONDS: Final = 1.0  # before the store is asked again for a robots.txt
+STORE_PAUSE_SECONDS: Final = 1.0  # pause before the store is asked again for a robots.txt
 MOST_READERS: Final = 64  # rule sets with a cached reader
 SHOWN_FACTS: Final = ("title", "description", "canonical", "robots", "lang", "h1", "word_count")
 
@@ -39,8 +39,8 @@ Blocked = Callable[[Failure], None]
 
 
 class NotRendered(Exception):
-    """The renderer is busy, not available or being restarted, which is not the page's fault; try again after this
-    time."""
+    """The renderer is busy, not available or being restarted, which is not the page's fault. Try again after
+    `wait_seconds`."""
 
     def __init__(self, message: str, wait_seconds: float, reason: str = "renderer_unavailable") -> None:
         super().__init__(message)
@@ -76,8 +76,8 @@ class EgressRoute(Struct, frozen=True):
 
 
 class EgressRoutes:
-    """The egress routes: the direct one (None), and one per proxy label. Each is opened on first use by `open_route`,
-    which returns None for a label that is not configured."""
+    """The egress routes: the direct route (None), and one route per proxy label. Each is opened on first use by
+    `open_route`, which returns None for a label that is not configured."""
 
     def __init__(self, open_route: Callable[[str | None], EgressRoute | None]) -> None:
         self._open = open_route
@@ -132,8 +132,8 @@ class PageJobRunner:
         return robots is not None and robots.denies(Url(work.url))
 
     def fetcher(self, work: PageWork, url: Url, blocked: Blocked, *, capture: bool = False) -> PageFetcher:
-        """Return the fetcher of a job, whose proxy this worker has. `blocked` is called with each request that the
-        address rule blocks."""
+        """Return the fetcher of a job. This worker must have the job's proxy. `blocked` is called with each request
+        that the address rule blocks."""
         route = self._routes.by(work.crawl_config.proxy)
         assert route is not None
         return PageFetcher(
@@ -148,14 +148,14 @@ class PageJobRunner:
         )
 
     def renders(self, work: PageWork, fetched: Fetched) -> bool:
-        """Return whether the page needs a browser, and there is one."""
+        """Return whether the page needs a browser and this worker has one."""
         if self._renderer is None:
             return False
         return work.crawl_config.js_required or (work.render == "auto" and _needs_browser(fetched, self._limits))
 
     async def render(self, work: PageWork, fetcher: PageFetcher, at: Url, fetched: Fetched) -> bytes | None:
-        """Replace the facts of a page by those of its rendered form, and return its screenshot if one was asked for;
-        raises `NotRendered` if the renderer cannot take it now."""
+        """Replace the facts of a page by the facts of the rendered page, and return its screenshot if one was
+        requested; raise `NotRendered` if the renderer cannot take the page now."""
         assert self._renderer is not None
         return await self._renderer.render(
             fetcher,
@@ -180,7 +180,7 @@ class PageJobRunner:
         return replace(self._limits, total_timeout=min(timedelta(seconds=hint), self._limits.total_timeout))
 
     def headers_of(self, work: PageWork, url: Url) -> CrawlHeaders:
-        """Return the headers of its requests, to its own host and to redirect targets."""
+        """Return the headers of a job's requests, to its own host and to redirect targets."""
         return CrawlHeaders.build(self._agent, work.crawl_config.headers, CookieJar(self._clock), [url])
 
     def _reader(self, work: PageWork) -> "OptionalFactsReader | None":
@@ -209,7 +209,7 @@ class PageJobRunner:
             html_hash=None if facts is None else facts.content_hash,
         )
         problem = _problem(fetched)
-        if work.formats:  # any response is a result: its status is in the record
+        if work.formats:  # for a scrape, any response is a result: its status is in the record
             result, problem = replace(result, data=document_of(work.url, fetched, result.fetched_at)), fetched.failure
         if problem is None:
             return result
@@ -217,7 +217,8 @@ class PageJobRunner:
         return replace(result, status=Status.FAIL, retry_after_seconds=wait, **_as_error(problem))
 
     async def scraped(self, work: PageWork, fetched: Fetched, screenshot: bytes | None) -> tuple[Result, int]:
-        """Return the result of a scrape with the content of its page, as JSON, and its size. It may take seconds."""
+        """Return the result of a scrape with the page content, as JSON, and the size of the result. This may take
+        seconds."""
         result = self.result(work, fetched)
         if result.status is not Status.SUCCESS:
             return result, 0
@@ -229,7 +230,7 @@ class PageJobRunner:
         return result if problem is None else replace(result, status=Status.FAIL, **_as_error(problem)), len(text)
 
     def _asked_seconds(self, fetched: Fetched) -> float:
-        """Return the seconds to wait before a retry: a 503 delays its URL, and not always its host."""
+        """Return the seconds to wait before a retry. A 503 response always delays its URL, but not always its host."""
         if fetched.status != REFUSED:
             return 0.0
         wait = parse_retry_after(fetched.retry_after, self._clock.now(), self._longest_retry_after)
@@ -241,7 +242,7 @@ def no_proxy(label: str | None) -> str:
 
 
 def _data(work: PageWork, facts: PageFacts | None) -> dict[str, Any] | None:
-    """Return the page's own metadata if there is no rule set."""
+    """Return the page's metadata if there is no rule set, else None."""
     if facts is None or work.rule_set is not None:
         return None
     return {name: getattr(facts, name) for name in SHOWN_FACTS}
@@ -257,7 +258,7 @@ def _as_error(failure: Failure) -> dict[str, Any]:
 
 
 def _needs_browser(fetched: Fetched, limits: Limits) -> bool:
-    """Return whether the scripts of a page seem to make its content."""
+    """Return whether the scripts of a page seem to create its content."""
     if fetched.facts is None or fetched.status != 200 or not fetched.captured:
         return False
     from shoal.web.detect import Evidence, evidence_of  # few jobs ask for it

@@ -34,7 +34,7 @@ def document_of(url: str, fetched: Fetched, at: int) -> dict[str, Any]:
 
 
 def _count_links(facts: PageFacts, page: Page) -> None:
-    """Count the links of a page as a crawl of its host does."""
+    """Count the links of a page in the way in which a crawl of its host counts them."""
     urls = Canonicalizer(DEFAULT_RULES)
     final = urls.canonical(page.final_url or page.url)
     if isinstance(final, UrlRefusal):
@@ -61,7 +61,7 @@ async def add_content(
     most: int,
     converter: Converter,
 ) -> Failure | None:
-    """Add the content of a fetched page; return why that cannot be done, after adding the error to its record."""
+    """Add the content of a fetched page; if that fails, add the error to the page record and return the failure."""
     record: dict[str, Any] = document["page"]
     captured = fetched.captured[0]
     source = await asyncio.to_thread(source_from, captured.response, captured.rendered or None, limits)

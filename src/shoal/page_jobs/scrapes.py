@@ -27,16 +27,16 @@ from shoal.queue.queue import Queue
 from shoal.queue.states import TERMINAL, JobState
 
 PRIORITY: Final = 100
-PROJECT: Final = "default"  # whose quota applies
-NO_WORKER: Final = "no_worker"  # why it is cancelled if no worker takes it
-NO_WORKER_SECONDS: Final = 5.0  # after which a worker would have taken the job: it polls, and starts its page child
-SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.01, 0.5  # between two looks for jobs that have ended
-PAUSE_PART: Final = 0.125  # of the time that the youngest request has waited
+PROJECT: Final = "default"  # the project whose quota applies
+NO_WORKER: Final = "no_worker"  # the reason for cancelling a scrape that no worker takes
+NO_WORKER_SECONDS: Final = 5.0  # within this time, an idle worker polls, starts its page child and takes the job
+SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.01, 0.5  # pause between two queries for jobs that have ended
+PAUSE_PART: Final = 0.125  # the pause as a share of the time that the youngest request has waited
 
 
 class Scrape(Struct, frozen=True):
-    """A scrape as it is now. `explanation`: why it has no result (yet). `result`: its page as JSON, as the API shows
-    it."""
+    """The current state of a scrape. `explanation`: why it has no result (yet). `result`: its page as JSON, in the form
+    that the API uses."""
 
     id: str
     state: JobState
@@ -49,8 +49,8 @@ class Scrape(Struct, frozen=True):
 
 
 class JobEnds:
-    """Waits for the ends of jobs. One query looks for those of all callers: at a signal of this process, and again
-    after a part of the time that the youngest of them has waited."""
+    """Waits for the ends of jobs. One query covers the jobs of all callers. It runs at a signal of this process, and
+    again after a share of the time that the youngest caller has waited."""
 
     def __init__(self, database: Database, queue: Queue, clock: Clock, signals: Signals) -> None:
         self._database = database
@@ -64,8 +64,8 @@ class JobEnds:
         signals.subscribe(self._on_signal)
 
     async def wait(self, job_id: str, seconds: float) -> bool:
-        """Wait until a job has ended, or was removed; return False if it has not after this time, or this process
-        stops."""
+        """Wait until a job has ended, or was removed; return False if it has not ended after this time, or if this
+        process stops."""
         if self.is_closed:
             return False
         ended = asyncio.get_running_loop().create_future()
@@ -101,11 +101,11 @@ class JobEnds:
                     async with asyncio.timeout(min(max(pause, SHORTEST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)):
                         await self._hint.wait()
         finally:
-            self._looking = None  # whatever ended it, the next caller starts another
+            self._looking = None  # whatever ended this task, the next caller starts a new one
 
     async def _look(self) -> None:
         ids = sorted(self._waiting)
-        with suppress(ShoalError):  # the callers learn of it when their time is up: they read the store, too
+        with suppress(ShoalError):  # callers see the error when their time is up, because they read the store, too
             live = await self._database.read(lambda tx: self._queue.jobs.live_among(tx, ids))
             self._release([one for one in ids if one not in live], ended=True)
 
@@ -117,7 +117,8 @@ class JobEnds:
 
 
 class Scrapes:
-    """Operations on scrapes. The id of a scrape is that of its job. `start_worker`: the command that starts one."""
+    """Operations on scrapes. The id of a scrape is the id of its job. `start_worker`: the command that starts a
+    worker."""
 
     def __init__(
         self, database: Database, queue: Queue, jobs: JobAdmin, rule: AddressRule, ends: JobEnds, start_worker: str
@@ -131,8 +132,8 @@ class Scrapes:
         self._results = ResultStore()
 
     async def start(self, config: ScrapeConfig, scrape_id: str) -> None:
-        """Store the job, unless an earlier request with the same id did. Its result outlives it, and there can be only
-        one of the first grant."""
+        """Store the job, unless an earlier request with the same id has stored it. The result outlives the job, and
+        there can be only one result of the first grant."""
         url = check_url(config.url, self._rule, "url")
         if "screenshot" in config.formats and config.render == "never":
             raise InvalidInput("formats", "names screenshot, which needs a browser", "set render to auto or always")
@@ -162,8 +163,8 @@ class Scrapes:
         await self._database.run(commit)
 
     async def wait(self, scrape_id: str, seconds: float) -> Scrape:
-        """Return a scrape when it has ended, or as it is after this time. If no worker takes it, it is cancelled, and
-        everybody who waits for it gets `NoWorker`."""
+        """Return a scrape when it has ended, or its current state after this time. If no worker takes the scrape, it is
+        cancelled, and every waiting caller gets `NoWorker`."""
         first = min(seconds, NO_WORKER_SECONDS)
         if not await self.ends.wait(scrape_id, first) and seconds > first and not self.ends.is_closed:
             await self._cancel_if_untaken(scrape_id)
@@ -174,7 +175,7 @@ class Scrapes:
         return scrape
 
     async def get(self, scrape_id: str) -> Scrape:
-        """Return a scrape as it is now; its result is kept longer than its job."""
+        """Return the current state of a scrape; its result is kept longer than its job."""
         return (await self._look(scrape_id))[1]
 
     async def _look(self, scrape_id: str) -> tuple[Job | None, Scrape]:
@@ -191,7 +192,7 @@ class Scrapes:
         return explained.job, Scrape(scrape_id, explained.job.state, str(explained.sentence))
 
     async def withdraw(self, scrape_id: str) -> None:
-        """Cancel a scrape that nobody waits for any more, unless a worker has it."""
+        """Cancel a scrape for which nobody waits any more, unless a worker has leased it."""
         await self._jobs.withdraw(scrape_id, "asked")
 
     async def _cancel_if_untaken(self, scrape_id: str) -> None:
@@ -203,7 +204,7 @@ class Scrapes:
 
 
 def _document(found: ScrapeResult) -> bytes:
-    """Return the result of a scrape as it was stored; that of a job whose page was not fetched has only the error."""
+    """Return the stored result of a scrape. If the page was not fetched, the result contains only the error."""
     if found.data is not None:
         return found.data.encode()
     page = Page(url=found.url, depth=0, fetched_at=found.fetched_at, attempt=found.epoch)

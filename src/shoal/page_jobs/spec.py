@@ -1,4 +1,4 @@
-"""What a page job and a job group consist of, as callers give it and as it is stored."""
+"""The specification of a page job and of a job group, as callers give it and as it is stored."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -19,7 +19,7 @@ from shoal.extract.converter import ContentFormat
 from shoal.queue.job import HTTP, JS, SCRAPE, SCRAPE_JS
 
 KIND: Final = "page"
-LONGEST_SCRAPE_SECONDS: Final = 120  # that a request waits
+LONGEST_SCRAPE_SECONDS: Final = 120  # maximum time that a request waits
 AS_GIVEN: Final = UrlRules(tracking=(), session=())  # the caller wants exactly this URL, so no parameters are removed
 
 _RESERVED: Final = {
@@ -35,7 +35,7 @@ HeaderText = Annotated[str, Meta(max_length=10_000)]
 
 
 def js_of(render: Any) -> bool:
-    """Return the value of `js_required` for one of `render`."""
+    """Return the value of `js_required` for a value of `render`."""
     if render not in ("always", "never"):
         raise ValueError(f"cannot be {shorten(render)!r} for a page job; give always or never")
     return bool(render == "always")
@@ -82,7 +82,8 @@ def check_rule_set(rule_set: dict[str, Any] | None) -> dict[str, Any] | None:
 
 @lru_cache(maxsize=32)
 def _check_rules(text: bytes) -> None:
-    """Validate a rule set. Cached, because a policy file repeats the same few and their selectors are slow to check."""
+    """Validate a rule set. Cached, because a policy file repeats a few rule sets, and their selectors are slow to
+    check."""
     from shoal.extract.rules import read_rules  # imported here, so that jobs without a rule set do not pay for it
 
     read_rules(json.decode(text), "rule_set.")
@@ -102,7 +103,7 @@ class PageSpec(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def capability(self) -> str:
-        """The capability a worker or bot needs for the job."""
+        """The capability that a worker or bot needs for the job."""
         return JS if self.crawl_config.js_required else HTTP
 
     def shown(self) -> dict[str, Any]:
@@ -159,8 +160,8 @@ def host_of(url: str) -> str:
 
 
 def check_url(text: str, rule: AddressRule, field: str) -> Url:
-    """Return the canonical URL. One that can never be fetched is rejected, naming its field; host names are checked
-    when they are resolved."""
+    """Return the canonical URL. A URL that can never be fetched is rejected with an error that names its field. Host
+    names are checked later, when they are resolved."""
     url = canonical(text, AS_GIVEN)
     if isinstance(url, UrlRefusal):
         raise InvalidInput(field, f"{redact_url(text[:2000])[:200]!r} {url.problem}", _URL_FIX)
@@ -210,7 +211,7 @@ class GroupConfig(PageSpec, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     project: Annotated[Name, describe("Project that the group belongs to.")] = "default"
     labels: Annotated[dict[Word, Word], describe("Labels as name and value.", max_length=64)] = {}
 
-    raw = frozenset({"urls"})  # validated one by one, reported by index
+    raw = frozenset({"urls"})  # the URLs are validated one by one, and errors name their index
     other_names = {**PageSpec.other_names, "retries": "max_retry"}
 
 
@@ -225,7 +226,7 @@ class Group(Struct, frozen=True):
     labels: dict[str, str]
     priority: int
     total: int
-    spec: PageSpec | None  # None: this version cannot read it
+    spec: PageSpec | None  # None: this version cannot read the spec
     created_at: int
     finished_at: int | None
     jobs: dict[str, int] = field(default_factory=dict)  # number of jobs by state

@@ -1,7 +1,8 @@
 -- name: lock_groups
--- Lock these groups and the groups of these jobs, in the order of their ids: shared with others that do so while a job of
--- the group waits, else alone (decision 0050). The jobs that wait are mostly the last ones that were stored, so the index
--- is read from its end; an equality would make the planner read it from its start, where the jobs have ended.
+-- Lock these groups and the groups of these jobs, in the order of their ids: a shared lock while a job of the group
+-- waits, else an exclusive lock (decision 0050). Mostly, the waiting jobs are the ones that were stored last, so the
+-- index is read from its end; an equality would make the planner read the index from its start, where the jobs have
+-- ended.
 WITH asked AS MATERIALIZED (
     SELECT DISTINCT a.id FROM (SELECT run_id AS id FROM job WHERE id = ANY(:jobs::text[])
                                UNION ALL SELECT unnest(:groups::text[])) AS a
@@ -17,8 +18,8 @@ LEFT JOIN LATERAL (SELECT id FROM job_group WHERE id = a.id AND a.waits FOR KEY 
 LEFT JOIN LATERAL (SELECT id FROM job_group WHERE id = a.id AND NOT a.waits FOR UPDATE) AS alone ON TRUE;
 
 -- name: group_to_end
--- Return whether the group is open and none of its jobs waits; if so, also the group, locked alone, unless another
--- commit shares it.
+-- Return whether the group is open and none of its jobs waits; if so, also return the group with an exclusive lock,
+-- unless a different commit shares the lock.
 SELECT o.is_due, g.*
 FROM (SELECT coalesce((SELECT state FROM job_group WHERE id = :id), '') = 'open'
              AND (SELECT 1 FROM job AS j
@@ -36,7 +37,7 @@ DELETE FROM job_group WHERE number = ANY(ARRAY(
     ORDER BY g.finished_at LIMIT :limit FOR UPDATE SKIP LOCKED));
 
 -- name: insert_results
--- Store results, in the order in which they come. They replace those of earlier jobs with these ids, which were removed
+-- Store results in their given order. They replace results of earlier jobs with the same ids, which were removed
 -- without their results.
 -- rows: job_id epoch group_id policy state status http_status fetched_at duration digest
 -- rows: url final_url html_hash error_code error_message data

@@ -1,4 +1,4 @@
-"""The stores of job groups and of the results of page jobs, and how long each is kept."""
+"""The stores of job groups and of page job results, and their retention rules."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -23,7 +23,8 @@ _PAYLOAD_FIELDS = {"url": str, "rule_set": dict, "policy": str, "labels": dict, 
 
 
 class HeldJob(Struct, frozen=True):
-    """A leased job as needed to ingest its result. Its spec is its own or that of its group."""
+    """The fields of a leased job that are needed to ingest its result. The spec comes from the job itself or from its
+    group."""
 
     id: JobId
     kind: str
@@ -32,8 +33,8 @@ class HeldJob(Struct, frozen=True):
     owner: str
     attempts: int
     max_attempts: int
-    has_own_limit: bool  # `max_attempts` comes from a policy or was given with the job, so that workers keep it
-    is_scrape: bool  # somebody waits for its result, so there is no event
+    has_own_limit: bool  # `max_attempts` comes from a policy or was given with the job, so workers do not change it
+    is_scrape: bool  # a caller waits for the result, so there is no event
     url: str
     rule_set: dict[str, Any] | None
     policy: str | None
@@ -53,7 +54,8 @@ class NewResult(Struct, frozen=True):
 
 
 class ScrapeResult(Struct, frozen=True):
-    """The final result of a scrape. `data` is still JSON: it is passed on as it is, and may have megabytes."""
+    """The final result of a scrape. `data` is JSON text: it is passed on without parsing, and may have several
+    megabytes."""
 
     state: str
     url: str
@@ -79,7 +81,7 @@ class GroupStore:
     """Job groups. Their jobs are in the queue's store."""
 
     async def insert(self, tx: Tx, group: NewGroup) -> Group | None:
-        """Insert an open group; None if its id is taken."""
+        """Insert an open group; return None if its id is taken."""
         values = {name: getattr(group, name) for name in NewGroup.__struct_fields__}
         values |= {"labels": orjson.dumps(group.labels).decode(), "spec": group.spec.text()}
         row = await tx.one("insert_group", **values)
@@ -91,7 +93,7 @@ class GroupStore:
         return None if row is None else _group(row, await self._jobs(tx, row))
 
     async def page_of(self, tx: Tx, after: int | None, limit: int, state: str | None) -> list[Group]:
-        """Return groups, newest first, that come after the one with the number `after`; optionally only those in one
+        """Return groups, newest first, that come after the group with the number `after`; optionally only groups in one
         state."""
         states = {each.value: state or each.value for each in GroupState}
         rows = await tx.all("groups_before", before=_NEWEST if after is None else after, limit=limit, **states)
@@ -104,24 +106,24 @@ class GroupStore:
 
     async def lock_all(self, tx: Tx, *, groups: Sequence[str] = (), jobs: Sequence[JobId] = ()) -> None:
         """Lock these groups, and the groups of these jobs, for a commit that ends or returns jobs. Such commits share
-        a group while one of its jobs waits, and wait for each other after that (decision 0050)."""
+        the lock on a group while one of its jobs waits; after that, they wait for each other (decision 0050)."""
         await tx.all("lock_groups", groups=list(groups), jobs=list(jobs))
 
     async def lock_ended(self, tx: Tx, group_id: str) -> Group | None:
-        """Return the group if it is open and its last job has ended, now locked alone; None if jobs are left. Call it
-        under `lock_all`, after the jobs have ended: of several commits that end the last jobs, exactly one gets it.
-        Raises `Conflict` if others that share the group may be ending its last jobs, too."""
+        """Return the group, now locked exclusively, if it is open and its last job has ended; None if jobs are left.
+        Call this under `lock_all`, after the jobs have ended: if several commits end the last jobs, exactly one of them
+        gets the group. Raise `Conflict` if other commits that share the lock may be ending the last jobs, too."""
         row = await tx.one("group_to_end", id=group_id)
         if row is None or not row["is_due"]:
             return None
         if row["id"] is None:
-            raise Conflict  # jobs that others are ending now might be the last: see them committed, or not at all
-        # The row is ours alone: whoever ended other jobs has committed, and a new statement sees it (0050).
+            raise Conflict  # other commits may be ending the last jobs now: after a conflict, we see their result
+        # We lock the row exclusively: commits that ended other jobs are complete, and a new statement sees them (0050).
         lives = await tx.one("group_lives", run_id=group_id) is not None
         return None if lives else _group(row)
 
     async def specs(self, tx: Tx, group_ids: list[str]) -> dict[str, PageSpec | None]:
-        """Return the page specs of these groups; None where this version cannot read one."""
+        """Return the page specs of these groups; None for a spec that this version cannot read."""
         rows = await tx.all("specs_of_groups", ids=group_ids) if group_ids else []
         return {row["id"]: _spec(row["spec"]) for row in rows}
 
@@ -151,17 +153,17 @@ class ResultStore:
     """The results of page jobs, and the leased jobs that they belong to."""
 
     async def lock(self, tx: Tx, job_ids: list[JobId]) -> list[HeldJob]:
-        """Return and lock those of the jobs that are leased now; they stay leased until this transaction ends or moves
-        them. Locked in order of id, after their groups."""
+        """Return and lock the jobs among these that are leased now; they stay leased until this transaction ends or
+        moves them. Jobs are locked in the order of their ids, after their groups."""
         return await self._read(tx, await tx.all("lock_held_jobs", ids=job_ids))
 
     async def ended(self, tx: Tx, job_ids: list[JobId]) -> list[HeldJob]:
-        """Return jobs that have just lost their last lease, as they were then; nobody holds them now."""
+        """Return jobs that have just lost their last lease, in their state at that time; nobody holds them now."""
         return await self._read(tx, await tx.all("ended_jobs", ids=job_ids))
 
     async def answers(self, tx: Tx, owner: str, fences: list[Fence]) -> dict[Fence, tuple[str, JobState]]:
-        """For each of these grants that belonged to this owner and has a result, return its digest and the job state it
-        led to."""
+        """For each of these grants that belonged to this owner and has a result, return the digest of the result and
+        the job state to which it led."""
         ids = sorted({fence.job_id for fence in fences})
         rows = await tx.all("answers_to_results", ids=ids)
         ours = [row for row in rows if row["holder"] and owner_of(row["holder"]) == owner_of(owner)]
@@ -178,16 +180,16 @@ class ResultStore:
         await tx.many("insert_results", [_row(one) for one in results])
 
     async def of_group(self, tx: Tx, group_id: str, after: int, limit: int) -> list[StoredResult]:
-        """Return the final result of each ended job of a group, in storage order, after that number; jobs that will be
-        retried have none. Fewer than `limit` if they are large; empty only at the end."""
+        """Return the final result of each ended job of a group, in storage order, after the number `after`; jobs that
+        will be retried have none. The list is shorter than `limit` if results are large, and empty only at the end."""
         heads = readable(await tx.all("sizes_of_group", group_id=group_id, after=after, limit=limit), decoded=True)
         last = heads[-1]["number"] if heads else after
         rows = await tx.all("results_of_group", group_id=group_id, after=after, last=last) if heads else []
         return [_stored(row) for row in rows]
 
     async def of_policy(self, tx: Tx, policy: str, before: int | None, limit: int) -> list[StoredResult]:
-        """Return the final result of each ended job of a policy, newest first, before that number, including jobs
-        already pruned. Fewer than `limit` if they are large; empty only at the end."""
+        """Return the final result of each ended job of a policy, newest first, before the number `before`, including
+        pruned jobs. The list is shorter than `limit` if results are large, and empty only at the end."""
         newest = _NEWEST if before is None else before
         heads = readable(await tx.all("sizes_of_policy", policy=policy, before=newest, limit=limit), decoded=True)
         last = heads[-1]["number"] if heads else newest
@@ -195,12 +197,13 @@ class ResultStore:
         return [_stored(row) for row in rows]
 
     async def success_of_policy(self, tx: Tx, policy: str, before: int | None) -> StoredResult | None:
-        """Return the last success of a policy, optionally before that number, however many failures came after it."""
+        """Return the last success of a policy, optionally before the number `before`, even if many failures came after
+        it."""
         row = await tx.one("success_of_policy", policy=policy, before=_NEWEST if before is None else before)
         return None if row is None else _stored(row)
 
     async def one_of_policy(self, tx: Tx, policy: str, job_id: str) -> StoredResult | None:
-        """Return the final result of one of its jobs."""
+        """Return the final result of one job of a policy."""
         row = await tx.one("result_of_policy", policy=policy, job_id=job_id)
         return None if row is None else _stored(row)
 
@@ -236,7 +239,7 @@ class ResultRetention(Struct):
 
     keep: timedelta
     name: str = "results of policies and scrapes"
-    _fetched_at: int = 0  # rows kept before this position are not read again until the end is reached
+    _fetched_at: int = 0  # position up to which rows were kept; they are not read again until the end is reached
     _number: int = 0
 
     async def prune(self, database: Database, before: int, limit: int) -> tuple[int, bool]:

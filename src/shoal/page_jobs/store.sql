@@ -43,7 +43,7 @@ UPDATE job_group SET state = :state, state_reason = :reason, jobs = :jobs, finis
 WHERE id = :id AND state = 'open';
 
 -- name: lock_held_jobs
--- Return those of these jobs that are leased, locked in the order of their ids. Looked up as in `turn_jobs`.
+-- Return the jobs among these that are leased, locked in the order of their ids. Jobs are looked up as in `turn_jobs`.
 SELECT id, kind, run_id, lease_epoch AS epoch, lease_holder AS owner, attempts, max_attempts, payload
 FROM job WHERE id = ANY(:ids::text[]) AND CASE WHEN state = 'locked' THEN TRUE ELSE FALSE END
 ORDER BY id
@@ -55,13 +55,14 @@ SELECT id, kind, run_id, lease_epoch AS epoch, '' AS owner, attempts, max_attemp
 FROM job WHERE id = ANY(:ids::text[]) ORDER BY id;
 
 -- name: answers_to_results
--- Return the receipt for the result of each grant of these jobs, and its owner, unless the grant was removed.
+-- For each grant of these jobs with a result, return the receipt and the owner of the grant, unless the grant was
+-- removed.
 SELECT r.job_id, r.epoch, r.digest, r.state,
        (SELECT g.holder FROM job_grant AS g WHERE g.job_id = r.job_id AND g.epoch = r.epoch) AS holder
 FROM result AS r WHERE r.job_id = ANY(:ids::text[]);
 
 -- name: holders_of_grants
--- Return who held each grant of these jobs.
+-- Return the holder of each grant of these jobs.
 SELECT job_id, epoch, holder FROM job_grant WHERE job_id = ANY(:ids::text[]);
 
 -- name: sizes_of_group
@@ -114,5 +115,5 @@ WHERE group_id IS NULL AND (fetched_at, number) > (:since, :number) AND fetched_
 ORDER BY fetched_at, number LIMIT :limit;
 
 -- name: purge_results
--- Remove the results of deleted jobs, except those of policies and scrapes, which are kept longer.
+-- Remove the results of deleted jobs, except results of policies and scrapes, which are kept longer.
 DELETE FROM result WHERE job_id = ANY(:ids::text[]) AND group_id IS NOT NULL;

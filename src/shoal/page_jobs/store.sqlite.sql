@@ -18,7 +18,7 @@ DELETE FROM job_group WHERE number IN
      ORDER BY g.finished_at LIMIT :limit);
 
 -- name: insert_results
--- Store a result; it replaces one of an earlier job with this id, which was removed without its results.
+-- Store a result. It replaces a result of an earlier job with the same id, which was removed without its results.
 -- rows: job_id epoch group_id policy state status http_status fetched_at duration digest
 -- rows: url final_url html_hash error_code error_message data
 INSERT INTO result (job_id, epoch, group_id, policy, state, status, http_status, fetched_at, duration, digest, url, final_url,

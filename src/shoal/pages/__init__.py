@@ -1,1 +1,1 @@
-"""Pages: the record of one fetched URL, its links and its body, and the contracts for storing them."""
+"""Pages: the record of one fetched URL, its links and its body, and the interfaces for storing them."""

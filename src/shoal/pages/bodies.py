@@ -1,6 +1,7 @@
-"""The body store contract: responses as servers sent them, stored outside the database and found by location.
+"""The interface of body stores, which store responses as servers sent them, outside the database, and return them by
+location.
 
-Bodies are stored as gzip members of WARC records (see `warc`); a page's row holds their location. They are written
+Bodies are stored as gzip members of WARC records (see `warc`); a page's row holds their location. Bodies are written
 before the commit that stores the row: a crash in between leaves unreferenced bytes, but never a row without its bytes.
 """
 
@@ -48,7 +49,7 @@ class CapturedExchange(NamedTuple):
         return len(self.response.raw) + len(self.rendered)
 
 
-RENDERED_TYPE: Final = "text/html; charset=utf-8"  # of rendered documents
+RENDERED_TYPE: Final = "text/html; charset=utf-8"  # media type of rendered documents
 
 
 Waiting = tuple[Page, tuple[CapturedExchange, ...], bytes]
@@ -59,8 +60,9 @@ class BodyWriter(Protocol):
     """Appends to the stored bodies of one crawl, for one walker."""
 
     async def append(self, data: bytes) -> BodyLocation:
-        """Store these bytes contiguously; they are durable when this returns. Raises `StorageFull` or
-        `BodiesUnavailable`; then nothing refers to what may have been written, and the next call starts a new file."""
+        """Store these bytes contiguously; they are durable when this returns. Raise `StorageFull` or
+        `BodiesUnavailable` on failure: then no row refers to bytes that may have been written, and the next call starts
+        a new file."""
         ...
 
     async def close(self) -> None: ...
@@ -80,21 +82,22 @@ class BodyStore(Protocol):
         ...
 
     async def check_space(self) -> None:
-        """Raise `StorageFull` unless more can be stored, as far as the store can tell."""
+        """Raise `StorageFull` if the store can tell that no more bodies can be stored."""
         ...
 
     def close(self) -> None: ...
 
 
 def place_of(page: Page) -> BodyLocation | None:
-    """Return where a page's response is stored, or None."""
+    """Return the location of a page's stored response, or None."""
     if page.body_file is None or page.body_offset is None or page.body_length is None:
         return None
     return BodyLocation(page.body_file, page.body_offset, page.body_length)
 
 
 async def read_all(store: BodyStore, places: Sequence[BodyLocation]) -> dict[BodyLocation, bytes]:
-    """Return the bytes at these locations. Adjacent ones, such as those of one commit, are read in one request."""
+    """Return the bytes at these locations. Adjacent locations, such as the bodies of one commit, are read in one
+    request."""
     found = {}
     for run in _runs(places):
         first, last = run[0], run[-1]
@@ -106,7 +109,8 @@ async def read_all(store: BodyStore, places: Sequence[BodyLocation]) -> dict[Bod
 
 
 def within(pages: Iterable[P], most: int, page_of: Callable[[P], Page]) -> Iterator[list[P]]:
-    """Yield the pages in order, in batches whose stored bodies have at most so many bytes, or one page each."""
+    """Yield the pages in order, in batches whose stored bodies have at most `most` bytes in total, or in batches of one
+    larger page."""
     part: list[P] = []
     size = 0
     for page in pages:
@@ -138,8 +142,8 @@ async def answer_of(store: BodyStore, page: Page) -> Response | None:
 
 
 def answer_in(kept: bytes, place: BodyLocation) -> Response:
-    """Return the last response from the stored bytes of a page, where it comes first."""
-    from shoal.pages import warc  # imported here, so that only crawls that keep bodies pay for it
+    """Return the last response of a page from its stored bytes, where this response comes first."""
+    from shoal.pages import warc  # imported here, so that only crawls that keep bodies pay for the import
 
     try:
         record = warc.read_first(kept)
@@ -152,7 +156,7 @@ def answer_in(kept: bytes, place: BodyLocation) -> Response:
 
 
 async def source_of(store: BodyStore, page: Page, limits: Limits) -> "Source | Failure | None":
-    """Return a page as its readers see it: see `source_in`; None if it was not stored."""
+    """Return a page in the form that readers get (see `source_in`); None if its response was not stored."""
     place = place_of(page)
     return None if place is None else await asyncio.to_thread(source_in, await store.read(place), place, limits)
 
@@ -171,7 +175,7 @@ def source_in(kept: bytes, place: BodyLocation, limits: Limits) -> "Source | Fai
 
 
 def source_from(answer: Response, rendered: bytes | None, limits: Limits) -> "Source | Failure":
-    """Return a page from its last response, and its document after its scripts have run if it was rendered."""
+    """Return a page from its last response and, if it was rendered, from the document after its scripts have run."""
     from shoal.extract.tree import Source
 
     body = answer.body(limits) if rendered is None else rendered
@@ -189,12 +193,12 @@ def source_from(answer: Response, rendered: bytes | None, limits: Limits) -> "So
 
 
 def body_missing(page: Page) -> BodyNotKept:
-    """Return the error for the content of a page without a stored body, with what can be done about it."""
+    """Return the error for the content of a page without a stored body, which says what can be done about that."""
     if page.status is None:
         why = (page.error_message or "it was not fetched").rstrip(".")
-        return BodyNotKept(page.url, f"it was not answered ({why})", "check its status or error first")
+        return BodyNotKept(page.url, f"it got no response ({why})", "check its status or error first")
     if page.status == NOT_MODIFIED:
-        why = "it was not modified (304), and the crawl before did not store its body"
+        why = "it was not modified (304), and the previous crawl did not store its body"
         return BodyNotKept(page.url, why, "run both crawls with keep_bodies")
     return BodyNotKept(page.url, "its body was not stored", "run the crawl with keep_bodies")
 

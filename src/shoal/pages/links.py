@@ -1,10 +1,11 @@
-"""The links of a page as a blob: the keys of the distinct pages it links to, in document order, and flags for each.
+"""The links of a page as a blob: the keys of the distinct pages to which it links, in document order, and the flags of
+each link.
 
     <key of target 1> … <key of target n>     8 bytes each, signed, little-endian
     <flags of target 1> … <flags of target n>  1 byte each
 
-Keys are those of the frontier, so a target can be looked up among the crawl's pages; a target that was not fetched has
-no page. Nine bytes per link and no header: the keys can be read in place, as an array of integers.
+The keys are the keys of the frontier, so a target can be looked up among the crawl's pages; a target that was not
+fetched has no page. Nine bytes per link and no header: the keys can be read in place, as an array of integers.
 """
 
 import sys
@@ -40,7 +41,8 @@ class PageLinks(Struct, frozen=True):
 
 
 def pack_key(key: int) -> bytes:
-    """Return a key as stored in a blob. Callers with many keys cache them packed, so that `pack` only joins them."""
+    """Return a key as stored in a blob. Callers with many keys cache the packed keys, so that `pack` only joins
+    them."""
     return key.to_bytes(8, "little", signed=True)
 
 
@@ -50,7 +52,7 @@ def pack(keys: Iterable[bytes], flags: bytes) -> bytes:
 
 
 def join(first: bytes, second: bytes) -> bytes:
-    """Join two blobs, the links of the first before those of the second."""
+    """Join two blobs: first the links of `first`, then the links of `second`."""
     mine, theirs = len(first) // _SIZE * 8, len(second) // _SIZE * 8
     return first[:mine] + second[:theirs] + first[mine:] + second[theirs:]
 

@@ -18,7 +18,7 @@ RECORD_FIELDS = (
 )  # fmt: skip
 
 RenderWait = Literal["settled", "selector", "timeout"]
-"""How the wait for a rendered page ended. Older records do not say."""
+"""How the wait for a rendered page ended. Older records lack this value."""
 RENDER_WAITS: Final[tuple[RenderWait, ...]] = get_args(RenderWait)
 
 NOT_MODIFIED = 304
@@ -60,17 +60,18 @@ class Page(Struct):
     text_hash: int | None = None  # 64-bit hash of the visible text; not part of the record
     fingerprint: int | None = None  # 64-bit similarity hash of the text, close for similar pages; only if analysed
     detail: Blob | None = None  # packed data for analyses; stored and read separately from the record
-    body_file: str | None = None  # where the raw response is stored, if it is: see `bodies`
+    body_file: str | None = None  # where the raw response is stored, if it is stored: see `bodies`
     body_offset: int | None = None
     body_length: int | None = None
     etag: str | None = None  # validators for conditional requests
     last_modified: str | None = None
-    links: Blob | None = None  # keys of the pages it links to: see `links`
-    outlinks: Blob | None = None  # its links with URL and text, if the crawl stores them: see `extract.links`
+    links: Blob | None = None  # keys of the pages to which it links: see `links`
+    outlinks: Blob | None = None  # the page's links with URL and text, if the crawl stores links: see `extract.links`
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:
-        """Return the page of a record; fields that are not in records, or not in older ones, keep their defaults."""
+        """Return the page of a record. Fields that are never in records, or not in older records, keep their
+        defaults."""
         values = {name: record[name] for name in RECORD_FIELDS if name in record and name not in _OTHER_FORM}
         error = record["error"] or {"code": None, "message": None}
         values |= {"error_code": error["code"], "error_message": error["message"]}
@@ -99,10 +100,11 @@ class Page(Struct):
         return None if self.error_code is None else {"code": self.error_code, "message": self.error_message}
 
     def record(self, crawl_id: str | None) -> dict[str, Any]:
-        """Return the public record: one JSON object per line, with the same columns everywhere, in the order of
-        `RECORD_FIELDS`.
+        """Return the public record, which is written as one JSON object per line. Its fields are the same everywhere,
+        in the order of `RECORD_FIELDS`.
 
-        Written out by hand, because it runs for every page: a loop over the names takes twice as long.
+        The fields are written out by hand, because this runs for every page, and a loop over the names takes twice as
+        long.
         """
         return {
             "crawl_id": crawl_id,
@@ -125,7 +127,7 @@ class Page(Struct):
             "links_internal": self.links_internal,
             "links_external": self.links_external,
             "redirects": self.redirects,
-            # A float holds microseconds exactly until the year 2255.
+            # Until the year 2255, a float represents microseconds exactly.
             "fetched_at": datetime.fromtimestamp(self.fetched_at / 1e6, UTC),
             "duration_ms": self.duration_ms,
             "attempt": self.attempt,
@@ -149,7 +151,8 @@ def status_class(status: int | None) -> str:
 
 
 class ResultsTaken(Signal, frozen=True, kw_only=True, tag=True):
-    """Results of page jobs were ingested; `timed` of them reported a fetch time, which is summed up here."""
+    """Results of page jobs were ingested; `timed` of them reported a fetch time, and the signal has the sum of these
+    times."""
 
     kind: str
     count: int
@@ -179,8 +182,8 @@ def count_responses(statuses: Iterable[int | None]) -> dict[ResponseClass, int]:
 
 
 def with_unchanged(responses: Mapping[ResponseClass, int], unchanged: int) -> dict[str, int]:
-    """Return the counts as people see them. `unchanged`: how many of the 3xx confirmed a page of the previous crawl
-    (304)."""
+    """Return the counts in the form that people see. `unchanged`: how many of the 3xx responses (304) confirmed a page
+    of the previous crawl."""
     counts = {"2xx": responses["2xx"], UNCHANGED: unchanged, "3xx": max(0, responses["3xx"] - unchanged)}
     return counts | {kind: responses[kind] for kind in CLASSES[2:]}
 

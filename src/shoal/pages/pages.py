@@ -1,4 +1,4 @@
-"""Reads of stored pages for the API and the console: lists, summaries, comparisons of two fetches."""
+"""Reads stored pages for the API and the console: lists, summaries, comparisons of two crawls."""
 
 import asyncio
 from bisect import bisect_left
@@ -19,8 +19,8 @@ from shoal.pages.page import NOT_MODIFIED, UNCHANGED, Page, ResponseClass, respo
 from shoal.pages.store import SCAN, ChartFacts, PageFilter, PageOutline, PageRank, PageStore
 
 BLOBS: Final = 2_000  # pages whose links one query reads
-RANK_SECONDS: Final = 2.0  # after which pages are sorted as far as they were read
-QUICK: Final = 0.05  # seconds after which a search says how far it got
+RANK_SECONDS: Final = 2.0  # after this time, only the pages read so far are sorted
+QUICK: Final = 0.05  # seconds after which a search reports how far it got
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +33,17 @@ class FoundPages:
 
 @dataclass(slots=True)
 class Referrers:
-    """The pages that link to some URLs, by the key of the target; not all of them if the time was up."""
+    """The pages that link to some URLs, by the key of the target; incomplete if the time was up."""
 
     sources: dict[int, list[Url]] = field(default_factory=dict)
     is_complete: bool = False
-    searched: int = 0  # pages
+    searched: int = 0  # number of pages that were searched
 
 
 @dataclass(slots=True)
 class RankedPages:
-    """The first pages in some order, of those that were searched: matching ones, not all if the time was up."""
+    """The first matching pages in some order, among the searched pages; if the time was up, not all pages were
+    searched."""
 
     numbers: list[int]
     searched: int = 0
@@ -60,8 +61,8 @@ class Pages:
     async def search(
         self, crawl: int, number: int, limit: int, which: PageFilter, seconds: float = QUICK
     ) -> FoundPages:
-        """Return the next matching pages. A filter that few pages match stops after a while, however large the crawl
-        is, and says where to continue."""
+        """Return the next matching pages. If few pages match, the search stops after a while, however large the crawl
+        is, and returns where to continue."""
         until = self._clock.monotonic() + seconds
         found: list[tuple[int, Page]] = []
         while True:
@@ -135,7 +136,7 @@ class Pages:
 
     async def referrers(self, crawl: int, keys: Collection[int], most: int, seconds: float) -> Referrers:
         """Return pages that link to the pages with these keys, a limited number for each. Links are stored with their
-        source, so this reads the links of the whole crawl, or as many as it can in the given time."""
+        source, so this reads the links of the whole crawl, or as many links as it can read in the given time."""
         until, found, number = self._clock.monotonic() + seconds, Referrers(), 0
         wanted = {key: pack_key(key) for key in keys}
         sources: dict[int, list[int]] = {key: [] for key in wanted}
@@ -153,7 +154,7 @@ class Pages:
                 found.is_complete = True
                 break
             number = last
-        found.is_complete = found.is_complete or not wanted  # as many were found as are shown
+        found.is_complete = found.is_complete or not wanted  # enough pages were found for the list
         urls = await self.urls_of(crawl, sorted({source for some in sources.values() for source in some}))
         found.sources = {key: [urls[one] for one in some if one in urls] for key, some in sources.items()}
         return found
@@ -170,16 +171,17 @@ def _links_to(wanted: Mapping[int, bytes], blobs: Iterable[tuple[int, int, bytes
 
 
 BATCH: Final = 2_000
-MOST_PAGES: Final = 200_000  # pages of each crawl; those of one crawl are held in memory
+MOST_PAGES: Final = 200_000  # pages per crawl that are compared; the pages of one crawl are held in memory
 SHOWN: Final = 100  # examples of each kind
 MOST_DATA: Final = 64_000_000  # characters of extracted data that are held
 FIELDS: Final = ("robots", "canonical", "title")
-DATA: Final = "data."  # before the name of a field of the extracted data
+DATA: Final = "data."  # prefix of the name of a field of the extracted data
 
 
 @dataclass(frozen=True, slots=True)
 class PageChange:
-    """A page, with the value that changed; if the page itself is new, missing or has another content, its title."""
+    """A page with the value that changed. If the page is new or missing, or if its content changed, the value is its
+    title."""
 
     url: str
     before: str | int | None
@@ -188,7 +190,7 @@ class PageChange:
 
 @dataclass(slots=True)
 class ChangeList:
-    """How many pages changed in one way, and the first of them."""
+    """The number of pages that changed in one way, and the first of these pages."""
 
     count: int = 0
     first: list[PageChange] = field(default_factory=list)
@@ -202,8 +204,8 @@ class ChangeList:
 @dataclass(slots=True)
 class Comparison:
     """The differences between two crawls, by kind: `status`, `new`, `missing`, the FIELDS, `data.` with the name of a
-    field of the extracted data, and `content`. A page whose status changed is in no other list, and one is in `content`
-    only if nothing else explains the change. 304 confirms the page of an earlier crawl, so it equals 200."""
+    field of the extracted data, and `content`. A page whose status changed is in no other list. A page is in `content`
+    only if nothing else explains the change. Status 304 confirms the page of an earlier crawl, so it counts as 200."""
 
     changes: defaultdict[str, ChangeList] = field(default_factory=lambda: defaultdict(ChangeList))
     same: int = 0
@@ -229,7 +231,7 @@ class Comparison:
 
 
 def _fields_of(data: str | None) -> dict[str, str]:
-    """Return the fields of extracted data that have a value, as text: what is not text is JSON."""
+    """Return the fields of extracted data that have a value, as text. Other values are written as JSON."""
     found = {name: value for name, value in (orjson.loads(data) if data else {}).items() if value is not None}
     return {name: value if isinstance(value, str) else orjson.dumps(value).decode() for name, value in found.items()}
 
@@ -263,7 +265,7 @@ class PageComparer:
             earlier = old.pop(page.url, None)
             if earlier is not None:
                 found.add(earlier, page)
-            elif found.is_complete:  # else it may be among those that were not read
+            elif found.is_complete:  # otherwise the page may be among the pages that were not read
                 found.changes["new"].add(page.url, None, page.title)
         for page in old.values() if found.is_complete else ():
             found.changes["missing"].add(page.url, page.title, None)
@@ -284,7 +286,7 @@ class PageComparer:
 
 
 SECONDS: Final = 0.05  # time spent on one request
-MOST_KEPT: Final = 30  # crawls
+MOST_KEPT: Final = 30  # crawls whose summaries are kept
 MOST_FOLDERS: Final = 5_000
 LIMITS_MS: Final = (25, 50, 100, 200, 400, 800, 1_600, 3_200, 6_400)
 OTHER: Final = ""
@@ -299,7 +301,7 @@ class PageSummary:
         self.is_complete = False  # every stored page is counted
         self.responses: Counter[ResponseClass] = Counter()
         self.depths: defaultdict[int, Counter[str]] = defaultdict(Counter)
-        self.times: Counter[int] = Counter()  # by the index of the first limit that is not exceeded
+        self.times: Counter[int] = Counter()  # pages by the index of the first limit that they do not exceed
         self.slowest_ms = 0.0
         self.types: Counter[str] = Counter()
         self.folders: defaultdict[tuple[str, str], Counter[str]] = defaultdict(
@@ -323,7 +325,7 @@ class PageSummary:
         folder["bad"] += kind in ("4xx", "5xx", "none")
 
     def median_ms(self) -> float | None:
-        """Return an upper bound of the median response time: the limit of the bucket that has it."""
+        """Return an upper bound of the median response time: the limit of the bucket with the median."""
         total, seen = sum(self.times.values()), 0
         for bucket in range(len(LIMITS_MS) + 1):
             seen += self.times[bucket]
@@ -343,7 +345,7 @@ class PageSummary:
 
 
 class PageSummaries:
-    """The summaries of the crawls that somebody looked at lately."""
+    """The summaries of crawls that were viewed recently."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -352,8 +354,8 @@ class PageSummaries:
         self._kept: OrderedDict[int, PageSummary] = OrderedDict()
 
     async def of(self, crawl: int, responses: Mapping[ResponseClass, int], seconds: float = SECONDS) -> PageSummary:
-        """Return the summary of a crawl, continued for a while. `responses`: the counters of the crawl; if they are
-        lower, pages were removed to be fetched again, and counting starts over."""
+        """Return the summary of a crawl after counting further pages for a while. `responses`: the counters of the
+        crawl; if they are lower than the summary, pages were removed to be fetched again, and counting starts over."""
         summary = self._kept.pop(crawl, None) or PageSummary()
         if any(count > responses.get(kind, 0) for kind, count in summary.responses.items()):
             summary = PageSummary()
@@ -368,14 +370,14 @@ class PageSummaries:
                 lambda tx: self._store.facts_after(tx, crawl, after, BATCH)  # noqa: B023 - awaited at the same time
             )
             for page in facts:
-                if page.number > summary.last:  # another request may have continued meanwhile
+                if page.number > summary.last:  # a different request may have counted these pages meanwhile
                     summary.add(page)
             summary.is_complete = len(facts) < BATCH
         return summary
 
 
-MOST_TARGETS: Final = 1_000_000  # URLs whose links are counted, and of all crawls together that are kept
-MOST_COUNTED: Final = 10  # crawls
+MOST_TARGETS: Final = 1_000_000  # URLs per crawl whose links are counted, and URLs of all crawls that are kept
+MOST_COUNTED: Final = 10  # crawls whose counts are kept
 
 
 class LinkCounts:
@@ -394,7 +396,7 @@ class LinkCounts:
 
 
 class LinkCounters:
-    """The link counts of crawls that have ended and that somebody looked at lately."""
+    """The link counts of ended crawls that were viewed recently."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -403,14 +405,14 @@ class LinkCounters:
         self._kept: OrderedDict[tuple[int, int], LinkCounts] = OrderedDict()
 
     async def of(self, crawl: int, ended_at: int, seconds: float) -> LinkCounts:
-        """Return the counts of a crawl that ended at a time, continued for a while. If it is retried and ends again,
-        counting starts over."""
+        """Return the link counts of a crawl that ended at `ended_at`, after counting for a while. If the crawl is
+        retried and ends again, counting starts over."""
         counts = self._kept[crawl, ended_at] = self._kept.pop((crawl, ended_at), LinkCounts())
         until = self._clock.monotonic() + seconds
         while not counts.is_complete and len(counts.pages) < MOST_TARGETS and self._clock.monotonic() <= until:
             if counts.adding is None or counts.adding.done():
                 counts.adding = asyncio.create_task(self._add(crawl, counts))
-            await asyncio.shield(counts.adding)  # a client that leaves must not have these links counted twice
+            await asyncio.shield(counts.adding)  # shielded: if the client leaves, these links must not be counted twice
         while len(self._kept) > 1 and (len(self._kept) > MOST_COUNTED or self._targets > MOST_TARGETS):
             self._kept.popitem(last=False)
         return counts

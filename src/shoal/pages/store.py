@@ -14,8 +14,8 @@ from shoal.pages.page import RENDER_WAITS, Page
 
 
 class Validators(Struct, frozen=True):
-    """The validators of a page for conditional requests. A page that cannot be requested conditionally has only its
-    depth and its links."""
+    """The validators of a page for conditional requests. For a page that cannot be requested conditionally, only depth
+    and links are set."""
 
     key: int
     chk: int
@@ -32,12 +32,12 @@ class Validators(Struct, frozen=True):
 class PageFilter(Struct, frozen=True):
     """A filter for pages; a page must match all given conditions."""
 
-    statuses: range | None = None  # of the last response, or of a redirect before it
+    statuses: range | None = None  # status of the last response, or of a redirect before it
     error: str | None = None  # a code, or ANY_ERROR
-    content_type: str | None = None  # how it begins, such as `text/html` or `image/`
+    content_type: str | None = None  # beginning of the content type, such as `text/html` or `image/`
     depth: int | None = None
-    text: str | None = None  # in its URL or title
-    failed: bool = False  # an error, or a status of 400 or more
+    text: str | None = None  # text in the page's URL or title
+    failed: bool = False  # only pages with an error or with a status of 400 or more
 
     def __bool__(self) -> bool:
         return self != PageFilter()
@@ -46,11 +46,11 @@ class PageFilter(Struct, frozen=True):
 ANY_ERROR = "any"
 _OTHER_FORM = frozenset({"redirects", "data", "rendered", "render_wait", "detail", "outlinks"})
 _PLAIN = tuple(name for name in Page.__struct_fields__ if name not in _OTHER_FORM)
-_WAITS = (None, None, *RENDER_WAITS)  # by the column `rendered`: 0 for not rendered, 1 if it is unknown how it ended
+_WAITS = (None, None, *RENDER_WAITS)  # by the column `rendered`: 0: not rendered, 1: the end of the wait is unknown
 _plain = attrgetter(*_PLAIN)
 _FOREIGN = ("title", "description", "canonical", "robots", "lang", "h1", "content_type", "error_message")
 LAST_NUMBER = 2**62
-SCAN = 5_000  # pages that one query looks at, however few of them match
+SCAN = 5_000  # pages that one query reads, even if few of them match
 
 
 class ChartFacts(NamedTuple):
@@ -92,7 +92,7 @@ class PageOutline(NamedTuple):
 
 
 class TargetStatus(NamedTuple):
-    """How a URL that pages link to answered: the last status, the error, and the statuses of its redirects."""
+    """The response of a link target: the last status, the error, and the statuses of the redirects."""
 
     status: int | None = None
     error_code: str | None = None
@@ -136,11 +136,11 @@ class PageStore:
         await tx.many("insert_details", details)
         try:
             return await tx.many("insert_pages", rows)
-        except UnicodeEncodeError:  # a lone surrogate in some text: rare, so checked only now
+        except UnicodeEncodeError:  # a lone surrogate in some text: rare, so texts are checked only now
             return await tx.many("insert_pages", encodable(rows))
 
     async def known(self, tx: Tx, crawl: int, keys: list[tuple[int, int]]) -> set[tuple[int, int]]:
-        """Return those of these keys and checks that have a page."""
+        """Return the keys and checks among these that have a page."""
         rows = await tx.all("known_pages", crawl=crawl, keys=sorted({key for key, _ in keys}))
         return {(row["key"], row["chk"]) for row in rows} & set(keys)
 
@@ -152,8 +152,8 @@ class PageStore:
     async def search(
         self, tx: Tx, crawl: int, number: int, limit: int, wanted: PageFilter, scan: int
     ) -> tuple[list[tuple[int, Page]], int | None]:
-        """Look at the next `scan` pages after a number; return those that match the filter, at most `limit`, and the
-        number of the last page that was looked at, None at the end."""
+        """Look at the next `scan` pages after a number; return the pages that match the filter, at most `limit`, and
+        the number of the last page that was read (None at the end)."""
         if not wanted:
             found = await self.after(tx, crawl, number, limit)
             return found, found[-1][0] if len(found) == limit else None
@@ -164,15 +164,16 @@ class PageStore:
     async def ranks(
         self, tx: Tx, crawl: int, number: int, wanted: PageFilter, scan: int
     ) -> tuple[list[PageRank], int | None]:
-        """Look at the next `scan` pages after a number; return the ranks of those that match the filter, and the number
-        of the last page that was looked at, None at the end."""
+        """Look at the next `scan` pages after a number; return the ranks of the pages that match the filter, and the
+        number of the last page that was read (None at the end)."""
         place, last = await self._window(tx, crawl, number, scan)
         rows = await tx.all("rank_pages", limit=scan, **place, **_conditions(wanted))
         return [PageRank(*row) for row in rows], last
 
     @staticmethod
     async def _window(tx: Tx, crawl: int, number: int, scan: int) -> tuple[dict[str, int], int | None]:
-        """Return the range of the next `scan` pages after a number, and the number of the last one, None at the end."""
+        """Return the range of the next `scan` pages after a number, and the number of the last of these pages (None at
+        the end)."""
         last = await tx.value("page_number_after", crawl=crawl, number=number, skip=scan - 1)
         return {"crawl": crawl, "number": number, "upto": LAST_NUMBER if last is None else last}, last
 
@@ -203,15 +204,15 @@ class PageStore:
     async def links_after(
         self, tx: Tx, crawl: int, number: int, scan: int
     ) -> tuple[list[tuple[int, int, bytes]], int | None]:
-        """Look at the next `scan` pages after a number; return number, key and link blob of those that were parsed, in
-        the order of `after`, and the number of the last page that was looked at, None at the end. `shoal.pages.links`
+        """Look at the next `scan` pages after a number; return number, key and link blob of the pages that were parsed,
+        in the order of `after`, and the number of the last page that was read (None at the end). `shoal.pages.links`
         reads the blobs."""
         place, last = await self._window(tx, crawl, number, scan)
         return [(row["number"], row["key"], row["links"]) for row in await tx.all("links_after", **place)], last
 
     async def validators(self, tx: Tx, crawl: int, keys: list[int]) -> list[Validators]:
-        """Return the pages with these keys, with the validators of those that can be requested conditionally: pages
-        with their own response, without a redirect. Two pages may share a key."""
+        """Return the pages with these keys, with validators if a page can be requested conditionally: only pages with
+        their own response, without a redirect. Two pages may share a key."""
         rows = await tx.all("page_validators", crawl=crawl, keys=list(set(keys)))
         return [Validators(*(row[name] for name in Validators.__struct_fields__)) for row in rows]
 
@@ -238,8 +239,8 @@ class PageStore:
         return {row["key"]: Url(row["url"]) for row in await tx.all("urls_of_keys", crawl=crawl, keys=keys)}
 
     async def statuses_of(self, tx: Tx, crawl: int, keys: list[int]) -> dict[int, "TargetStatus | str"]:
-        """Return how the URLs with these keys answered, or for one that was fetched only as the target of a redirect,
-        the URL that redirects to it. Keys of URLs that were not fetched are omitted."""
+        """Return the responses of the URLs with these keys. For a URL that was fetched only as the target of a
+        redirect, return the URL that redirects to it. Keys of URLs that were not fetched are omitted."""
         found: dict[int, TargetStatus | str] = {}
         for row in await tx.all("statuses_of_keys", crawl=crawl, keys=keys):
             if row["via"] is None:
@@ -252,18 +253,18 @@ class PageStore:
     async def details_after(
         self, tx: Tx, crawl: int, number: int, scan: int
     ) -> tuple[list[tuple[int, bytes]], int | None]:
-        """Look at the next `scan` pages after a number; return the details of those that have any, each with its page's
-        number, in the order of `after`, and the number of the last page that was looked at, None at the end.
+        """Look at the next `scan` pages after a number; return the details of the pages that have details, each with
+        its page's number, in the order of `after`, and the number of the last page that was read (None at the end).
         `shoal.extract.details.unpacked` reads them. Pages of a crawl without `analyze`, and pages without a response,
-        have none."""
+        have no details."""
         place, last = await self._window(tx, crawl, number, scan)
         return [(row["number"], row["detail"]) for row in await tx.all("details_after", **place)], last
 
     async def outlinks_after(
         self, tx: Tx, crawl: int, number: int, scan: int
     ) -> tuple[list[tuple[int, bytes]], int | None]:
-        """Do the same for links with URL and text; `shoal.extract.links.unpack_links` reads them. Pages of a crawl
-        without `links`, and pages without HTML, have none."""
+        """Like `details_after`, but for links with URL and text, which `shoal.extract.links.unpack_links` reads. Pages
+        of a crawl without `links`, and pages without HTML, have no such links."""
         place, last = await self._window(tx, crawl, number, scan)
         return [(row["number"], row["outlinks"]) for row in await tx.all("outlinks_after", **place)], last
 
@@ -275,8 +276,8 @@ class PageStore:
     async def failed_after(
         self, tx: Tx, crawl: int, number: int, upto: int, limit: int, scan: int
     ) -> tuple[list[FailedPage], int | None]:
-        """Look at the next `scan` pages after a number, up to another one; return those that failed, at most `limit`,
-        in the order of `after`, and the number to continue after, None at the end."""
+        """Look at the next `scan` pages after a number, up to a second number; return the failed pages, at most
+        `limit`, in the order of `after`, and the number after which to continue (None at the end)."""
         last = await tx.value("page_number_after", crawl=crawl, number=number, skip=scan - 1)
         following = None if last is None or last >= upto else last
         end = upto if following is None else following
@@ -285,7 +286,8 @@ class PageStore:
         return pages, pages[-1].number if len(pages) == limit else following
 
     async def drop_failed(self, tx: Tx, crawl: int, pages: list[FailedPage]) -> list[DroppedPage]:
-        """Remove the records of these pages; return those that were still there. Call under the crawl's lock."""
+        """Remove the records of these pages; return the records that still existed. Call this under the crawl's
+        lock."""
         numbers = [page.number for page in pages]
         await tx.execute("drop_failed_details", crawl=crawl, numbers=numbers)
         rows = await tx.all("drop_failed_pages", crawl=crawl, numbers=numbers)
@@ -309,7 +311,7 @@ def _conditions(wanted: PageFilter) -> dict[str, Any]:
 
 
 def _hop(statuses: range | None) -> str | None:
-    """Return the pattern of a redirect with one of these statuses, one or a whole class, as it is stored."""
+    """Return the pattern of a stored redirect with one of these statuses, which are one status or a whole class."""
     if statuses is None:
         return None
     return f'%"status":{statuses.start if len(statuses) == 1 else f"{statuses.start // 100}__"}}}%'

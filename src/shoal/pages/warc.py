@@ -25,8 +25,8 @@ from shoal.pages.page import Page
 
 CONFORMS_TO: Final = "http://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/"
 CONVERSION: Final = "conversion"  # the type of the record that holds a rendered document
-# The indexers of replay tools list every record under its URI. Under that of the page, the rendered document would be
-# replayed in place of the response, and its scripts would run on their own result.
+# The indexers of replay tools list every record under its URI. Under the URI of the page, the rendered document would
+# be replayed in place of the response, and its scripts would run on their own result.
 RENDERED_URI: Final = "urn:rendered:"
 NOT_MODIFIED: Final = "http://netpreserve.org/warc/1.1/revisit/server-not-modified"
 
@@ -35,14 +35,14 @@ _LEVEL: Final = 1
 _STORED: Final = 0
 _MEMBER_HEAD: Final = struct.Struct("<4sLBBH2sHLL")  # the ten bytes of a gzip header, then one extra field: "sl"
 _MEMBER_TAIL: Final = struct.Struct("<LL")
-_HEAD_STEPS: Final = (1 << 10, 1 << 12, 1 << 20)  # bytes that hold most heads, and every head within the limits
+_HEAD_STEPS: Final = (1 << 10, 1 << 12, 1 << 20)  # bytes to try in turn; the last number covers every head
 _MAGIC: Final = b"\x1f\x8b\x08\x04"
 _NEEDED_OF_ANSWERS: Final = frozenset({"content-length", "warc-date", "warc-payload-digest", "warc-target-uri"})
 _NEEDED: Final = {
     "warcinfo": frozenset({"content-length"}),
     "request": frozenset({"content-length", "warc-date", "warc-target-uri"}),
 }
-# Any other request header may contain credentials, cookies or keys, which must not get into the file.
+# All other request headers may contain credentials, cookies or keys, which must not get into the file.
 _SHOWN: Final = PUBLIC_HEADERS | {"range", "if-none-match", "if-modified-since"}
 # The body is stored without chunked encoding; a replay tool that trusted this header would look for chunks.
 _FRAMING: Final = re.compile(rb"^(transfer-encoding[ \t]*:)", re.IGNORECASE | re.MULTILINE)
@@ -50,8 +50,8 @@ _LINE_END: Final = re.compile(rb"\r?\n")
 
 
 def exchange_members(captured: CapturedExchange, at: int, original: Mapping[str, str] | None = None) -> bytes:
-    """Return a response and its request as two members, and the rendered document, if there is one, as a third; `at` is
-    the time in microseconds. `original`: the fields of the record that a 304 response confirms.
+    """Return a response and its request as two members, and the rendered document, if there is one, as a third member;
+    `at` is the time in microseconds. `original`: the fields of the record that a 304 response confirms.
 
     Inlined for speed, because it runs for every stored page.
     """
@@ -95,7 +95,7 @@ def exchange_members(captured: CapturedExchange, at: int, original: Mapping[str,
 
 
 def info_member(file_name: str, at: int, facts: Iterable[tuple[str, str]]) -> bytes:
-    """Return the first record of a file: which software wrote it, and for what."""
+    """Return the first record of a file: which software wrote the file, and for what."""
     fields = (
         f"WARC/1.1\r\nWARC-Type: warcinfo\r\nWARC-Date: {_date(at)}\r\nWARC-Record-ID: {_record_id()}\r\n"
         f"WARC-Filename: {file_name}\r\nContent-Type: application/warc-fields\r\n"
@@ -179,7 +179,7 @@ def read_member(member: bytes) -> Record:
 
 
 def kind_of(member: bytes) -> str:
-    """Return the type of a record, decompressing little more than that."""
+    """Return the type of a record, decompressing only a little more than the type."""
     return _beginning(member, 64).partition(b"WARC-Type: ")[2].partition(b"\r")[0].decode("latin-1")
 
 
@@ -195,7 +195,7 @@ def read_head(member: bytes) -> Record:
 
 def _beginning(member: bytes, most: int) -> bytes:
     try:
-        return zlib.decompressobj(31).decompress(member, most)  # unlike ISA-L, zlib can stop there
+        return zlib.decompressobj(31).decompress(member, most)  # unlike ISA-L, zlib can stop after this number of bytes
     except zlib.error as error:
         raise ValueError(str(error)) from None
 
@@ -251,7 +251,7 @@ def _request_head(request: Request) -> bytes:
 
 @lru_cache(64)
 def _shown(headers: HeaderPairs) -> str:
-    """Return the headers that may be stored. Cached, because most requests of a crawl have the same."""
+    """Return the headers that may be stored. Cached, because most requests of a crawl have the same headers."""
     if not any(name.lower() == "accept-encoding" for name, _ in headers):
         headers += (("Accept-Encoding", accept_encoding()),)  # as the transport does
     return "".join(f"{name}: {value}\r\n" for name, value in headers if name.lower() in _SHOWN)
@@ -262,7 +262,7 @@ def _is_conditional(headers: HeaderPairs) -> bool:
 
 
 def _is_cut(response: Response) -> bool:
-    """Return whether a body was truncated: only the beginning of a redirect's body is read."""
+    """Return whether a body was truncated, for example because only the beginning of a redirect's body is read."""
     info = response.headers.get("content-length") if 300 <= response.status < 400 else None
     return info is not None and info.isdecimal() and int(info) > len(response.raw)
 
@@ -294,12 +294,12 @@ class BodyRecorder:
         return self._bytes >= self._most
 
     def add(self, page: Page, captured: tuple[CapturedExchange, ...], earlier: bytes = b"") -> None:
-        """Queue a page's responses for the next commit: the last one first, then the redirects (`earlier`)."""
+        """Queue a page's responses for the next commit: the last response first, then the redirects (`earlier`)."""
         self._waiting.append((page, captured, earlier))
         self._bytes += _size(captured)
 
     def recall(self, page: Page, earlier: Page) -> None:
-        """Copy the body stored by an earlier crawl, because the server answered 304 (not modified). It is copied
+        """Copy the body stored by an earlier crawl, because the server answered 304 (not modified). The body is copied
         because the earlier crawl may be removed."""
         place = place_of(earlier)
         if place is not None:
@@ -311,7 +311,8 @@ class BodyRecorder:
         return taken
 
     async def write(self, taken: list[Waiting]) -> None:
-        """Write what `take` returned and set each page's location; the bytes are durable when this returns."""
+        """Write the responses that `take` returned and set each page's location; the bytes are durable when this
+        returns."""
         if not taken:
             return
         try:
@@ -328,12 +329,12 @@ class BodyRecorder:
         unchanged, self._unchanged = self._unchanged, {}
         found = {}
         for url, place in unchanged.items():
-            with suppress(NotFound):  # removed with the earlier crawl, or lost: the 304 itself is stored anyway
+            with suppress(NotFound):  # removed with the earlier crawl, or lost: the 304 response is stored anyway
                 found[url] = await self._store.read(place)
         return found
 
     def forget(self) -> None:
-        """Discard what is queued, because its pages will not be stored."""
+        """Discard the queued responses, because their pages will not be stored."""
         self._waiting.clear()
         self._unchanged.clear()
         self._bytes = 0
@@ -358,7 +359,7 @@ def _original(earlier: bytes | None) -> tuple[bytes, dict[str, str] | None]:
     try:
         original = first_exchange(earlier)
         return original, read_head(original).fields
-    except ValueError:  # damaged: the 304 itself is stored anyway
+    except ValueError:  # damaged: the 304 response is stored anyway
         return b"", None
 
 

@@ -1,1 +1,2 @@
-"""Jobs, the units that workers lease: states, leases, retries and the janitor. What a job does is left to its kind."""
+"""Jobs, the units that workers lease: states, leases, retries and the janitor. The kind of a job determines its
+work."""

@@ -1,5 +1,5 @@
-"""Store new jobs, or hold them back. Apart from the queue, so that what follows from the end of a run can create jobs
-in that commit."""
+"""Store new jobs, or hold them back. Separate from the queue, so that the commit that ends a run can create follow-up
+jobs."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,7 +15,7 @@ LONGEST_NAME = 1000  # characters of a dedupe key or a quota key
 
 
 class JobEnqueued(Signal, frozen=True, kw_only=True):
-    """Jobs of one kind, run and lane wait to be leased since one commit: new ones, or dead letters that are retried."""
+    """One commit made jobs of one kind, run and lane available: new jobs, or dead letters that are retried."""
 
     job_ids: tuple[str, ...]
     kind: str
@@ -47,7 +47,7 @@ class Enqueuer:
         return enqueued
 
     def emit_enqueued(self, jobs: Sequence[NewJob | Job], *, is_new: bool = True) -> None:
-        """Signal that these jobs wait to be leased: one signal for all of a kind, run and lane."""
+        """Signal that these jobs can be leased: one signal for all jobs of the same kind, run and lane."""
         groups: dict[tuple[str, str | None, str], list[JobId]] = {}
         for job in jobs:
             groups.setdefault((job.kind, job.run_id, job.lane), []).append(job.id)
@@ -67,12 +67,12 @@ def _check(job: NewJob, place: int) -> None:
 
 
 BackPressure = Callable[[str], str | None]
-"""Return why no more jobs of this kind should be created now, in words; None: create them. Does no I/O."""
+"""Return, in words, why no more jobs of this kind should be created now; None: create them. Does no I/O."""
 
 
 class JobsHeldBack(Signal, frozen=True, kw_only=True):
-    """Jobs were not created because of back-pressure: a scheduler left what is due for later (`jobs` is then 0, because
-    nobody counted), or a batch of jobs was refused."""
+    """Jobs were not created because of back-pressure: a scheduler postponed due work (`jobs` is then 0, because nobody
+    counted), or a batch of jobs was refused."""
 
     source: str
     kind: str

@@ -17,14 +17,14 @@ WORTH_REPORTING = 1_000_000  # microseconds by which a clock went back
 
 
 class Janitor:
-    """Expire leases that were not renewed.
+    """Expires leases that were not renewed.
 
-    While the store is unreachable or full, no worker can renew its lease, so nothing expires within one lease term
-    after an outage ends. A janitor that has just started needs no such grace period, because leases live in the store.
-    But a `cautious` one cannot know whether an outage preceded its start: if no lease at all was renewed recently, it
-    assumes one did. Bots renew through a controller that may have been down as well, so their leases do not expire for
-    `bot_grace` after the start. After a jump of the store's clock nothing expires within one lease term, because
-    holders need that time to renew, and bots get their grace period again.
+    While the store is unreachable or full, no worker can renew its lease, so no lease expires within one lease term
+    after the end of an outage. A janitor that has just started needs no such grace period, because leases live in the
+    store. But a `cautious` janitor cannot know whether an outage preceded its start: if no lease at all was renewed
+    recently, it assumes that there was an outage. Bots renew through a controller that may have been down as well, so
+    their leases do not expire for `bot_grace` after the start. After a jump of the store's clock, no lease expires
+    within one lease term, because holders need that time to renew, and bots get their grace period again.
     """
 
     name = "janitor"
@@ -47,7 +47,7 @@ class Janitor:
         self._bots_until = self._now() + self._bot_grace
         self._store_clock = recovery.clock_watch(clock)
         self._lanes_incomplete = False
-        self._own_clock: tuple[int, float] | None = None  # at the last pass: its time, and the monotonic time
+        self._own_clock: tuple[int, float] | None = None  # at the last pass: wall-clock time and monotonic time
 
     async def run_once(self) -> PassResult:
         began = self._now()
@@ -79,8 +79,8 @@ class Janitor:
         return now < self._hold_until
 
     async def _maintain(self) -> str:
-        """Do what is normally done immediately, in case it was missed: release jobs that became due, return offers that
-        no node took, unpark jobs whose quota is free again, and put jobs back into their lanes."""
+        """Repeat what normally happens immediately, in case it was missed: release jobs that became due, return offers
+        that no node took, unpark jobs whose quota is free again, and put jobs back into their lanes."""
         offers = await self._recovery.tidy(BATCH)
         freed = await self._recovery.unpark(BATCH)
         repair = await self._recovery.repair_lanes()
@@ -94,7 +94,8 @@ class Janitor:
 
     async def _expire_all(self, lost: list[LostJob]) -> int:
         """Expire jobs: one commit per group, one for all jobs without a group, and one for each job of a run. If a
-        commit of several jobs fails, each of them gets its own, so that only those that are the cause stay locked."""
+        commit of several jobs fails, each of these jobs gets a separate commit, so that only the jobs that cause the
+        failure stay locked."""
         groups: dict[tuple[str, str | None, str], list[LostJob]] = {}
         for job in lost:
             groups.setdefault((job.kind, job.run_id, job.id if job.kind in RUN_KINDS else ""), []).append(job)
@@ -116,8 +117,8 @@ class Janitor:
         return self._clock.uptime() / 1e6
 
     def _check_clocks(self, store: ClockCheck) -> None:
-        """Suspend expiry after a jump of the store's clock. The local clock affects no lease, but report when it
-        goes back, because log timestamps do too."""
+        """Suspend expiry after a jump of the store's clock. The local clock affects no lease. If it goes back, this is
+        only reported, because log timestamps go back, too."""
         lease = self._recovery.settings.lease
         if store.jumped_ago < lease:
             jumped_at = self._now() - store.jumped_ago.total_seconds()
@@ -141,7 +142,7 @@ async def _each(sweeps: Sequence[Callable[[], Awaitable[int]]]) -> int:
     for sweep in sweeps:
         try:
             moved += await sweep()
-        except (TimeError, StorageFull):  # the store is unreachable or full for the others as well
+        except (TimeError, StorageFull):  # the store is unreachable or full, so the other sweeps would fail, too
             raise
         except Exception as error:
             failed.append(error)

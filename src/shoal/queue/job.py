@@ -1,4 +1,4 @@
-"""The job record, and the values that queue operations take and return."""
+"""The job record, and the parameters and results of queue operations."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -23,12 +23,12 @@ BOT = "bot/"
 HTTP = "http"  # capability: the worker can fetch
 JS = "js"  # capability: the worker can run a page in a browser
 SCRAPE = "scrape"  # capability: the worker returns the content of a page, which no bot does
-SCRAPE_JS = "scrape_js"  # capability: the same, after a browser has run the page
+SCRAPE_JS = "scrape_js"  # capability: the worker returns the content of a page after a browser has run it
 SCRAPES = (SCRAPE, SCRAPE_JS)
 BROWSER = (JS, SCRAPE_JS)  # capabilities that need a browser
-CONCURRENCY_PREFIX = "key:"  # prefix of a concurrency key: one job at a time, unless a quota says otherwise
+CONCURRENCY_PREFIX = "key:"  # prefix of a concurrency key: one job at a time, unless a quota sets a different limit
 MAX_RETRY = "max_retry"  # field of a payload: the number of retries, if it was given with the job
-RUN_KINDS = ("crawl", "analysis")  # kinds whose jobs belong to a run: retried, stopped and removed with it
+RUN_KINDS = ("crawl", "analysis")  # kinds whose jobs belong to a run and are retried, stopped and removed with the run
 
 
 def node_of(holder: str) -> str:
@@ -55,20 +55,20 @@ def bot_of(holder: str) -> tuple[str, str] | None:
 
 
 def owner_of(holder: str) -> str:
-    """Return the owner of a holder's leases: for a bot its token, whatever its label."""
+    """Return the owner of a holder's leases: for a bot, its token (the label does not matter)."""
     return "/".join(holder.split("/", 2)[:2]) + "/" if is_bot(holder) else holder
 
 
 def attempts_made(state: JobState, failed: int, grants: int) -> int:
-    """Return how many attempts a job has had, given those that failed and its number of grants: one more if it runs, is
-    done, lost its workers too often, or was cancelled after a grant that did not fail."""
+    """Return how many attempts a job has had: the failed attempts, plus one if the job runs, is done, lost its workers
+    too often, or was cancelled after a grant that did not fail."""
     has_run = state in (JobState.LOCKED, JobState.DONE, JobState.EXPIRED)
     return failed + (has_run or (state is JobState.CANCELLED and grants > failed))
 
 
 def with_retries(max_retry: int | None, **fields: Any) -> str:
-    """Return a payload with these fields, and `max_retry` if it was given, so that a worker with another number keeps
-    it."""
+    """Return a payload with these fields, and `max_retry` if it was given, so that a worker with a different default
+    keeps this number."""
     return orjson.dumps(fields if max_retry is None else {**fields, MAX_RETRY: max_retry}).decode()
 
 
@@ -109,7 +109,8 @@ def quota_limit(key: str, quota: int | None) -> int | None:
 
 
 class Offer(Struct, frozen=True):
-    """An offer of a job to one session of a node: it goes to the shared lane if it is not taken in time."""
+    """An offer of a job to one session of a node. If the node does not take the job in time, the job goes to the shared
+    lane."""
 
     session: str
     ttl: timedelta
@@ -119,11 +120,11 @@ class NewJob(Struct, frozen=True):
     """A job to be stored.
 
     `not_before`: UTC microseconds by the store's clock; None: now. `capability`: what its worker must support.
-    `quota_keys`: those it counts towards while it is locked, such as `project:acme`, `label:team=a`, or
-    `key:anything`, of which only one runs at a time. `lock_ttl`: how long a bot may hold it without a heartbeat; bots
-    may lose such a job no more often than it may be retried. `host`: the origin it requests, for kinds that are leased
-    by host. `offer`: for a job in the private lane of a node, the session it is offered to, and for how long.
-    `dispatch`: why it is in its lane, as JSON.
+    `quota_keys`: the quota keys towards which the job counts while it is locked, such as `project:acme`,
+    `label:team=a`, or `key:anything`; only one job with the same `key:` runs at a time. `lock_ttl`: how long a bot may
+    hold the job without a heartbeat; the number of times that bots may lose such a job is limited by its retries.
+    `host`: the origin that the job requests, for kinds that are leased by host. `offer`: for a job in a node's private
+    lane, the session to which it is offered, and for how long. `dispatch`: why the job is in its lane, as JSON.
     """
 
     id: JobId
@@ -144,8 +145,8 @@ class NewJob(Struct, frozen=True):
 
 
 class JobDispatch(Struct, frozen=True):
-    """The lane in which a job waits, the session it is offered to and until when (None: no session in particular), and
-    why it was dispatched there, as JSON (None: its lane was not chosen by the dispatcher)."""
+    """The lane in which a job waits; the session to which it is offered, and until when (None: no particular session);
+    and why it was dispatched there, as JSON (None: the dispatcher did not choose its lane)."""
 
     lane: str
     offered_session: str | None
@@ -154,19 +155,19 @@ class JobDispatch(Struct, frozen=True):
 
 
 class Enqueued(Struct, frozen=True):
-    """The outcome of enqueuing one job. `duplicate`: a live job already has its dedupe key; `id` is the id of that
-    job."""
+    """The outcome of enqueuing one job. `duplicate`: a live job already has the same dedupe key; `id` is then the id of
+    the live job."""
 
     id: JobId
     duplicate: bool = False
 
 
 class LeaseRequest(Struct, frozen=True):
-    """A request for leases: by which holder, of which kinds and capabilities, and from which lanes, in that order.
-    `lock_ttl`: for a bot, the lease term of jobs that set none; None: a node, whose leases all have the same term.
-    `waits`: wait for others that are counting the same quota key; pass False if you hold locks that they may need.
-    `rate_limiter`: lease by host, which means only jobs with a host, and per host only as many as its rate limit allows
-    now; None: lease by rank."""
+    """A request for leases: the holder, the kinds and capabilities of jobs, and the lanes in order of preference.
+    `lock_ttl`: the lease term for jobs that do not set their own; only bots pass it. Nodes pass None: all their leases
+    have the same term. `waits`: wait for other transactions that are counting the same quota key; pass False if you
+    hold locks that they may need. `rate_limiter`: lease by host, which means only jobs with a host, and per host only
+    as many as its rate limit allows now; None: lease by rank."""
 
     holder: str
     kinds: Sequence[str]
@@ -178,7 +179,7 @@ class LeaseRequest(Struct, frozen=True):
 
 
 class Fence(Struct, frozen=True):
-    """The right to change what a job owns: the job id and the epoch of its grant. Every commit checks it."""
+    """The right to change the data that a job owns: the job id and the epoch of its grant. Every commit checks it."""
 
     job_id: JobId
     epoch: int
@@ -197,16 +198,16 @@ class Lease(Struct):
     waited_seconds: float
     priority: int = 50
     ttl_seconds: float = 0.0  # only for a job that was popped from a lane
-    start_in_seconds: float = 0.0  # until the slot that its host has for it
+    start_in_seconds: float = 0.0  # until the time slot that the host's rate limit gives this job
 
     @property
     def has_own_limit(self) -> bool:
-        """Return whether its number of attempts was given with it, so that workers keep it."""
+        """Return whether the number of attempts was given with the job, so that workers do not change it."""
         return MAX_RETRY in _fields_of(self.payload)
 
 
 class Extended(Struct, frozen=True):
-    """The outcome of a lease renewal: the leases that are still held, and which of their jobs to kill."""
+    """The outcome of a lease renewal: the leases that are still held, and the jobs among them to kill."""
 
     kept: list[Fence]
     to_kill: frozenset[Fence] = frozenset()
@@ -221,7 +222,7 @@ class HeartbeatAnswer(Struct, frozen=True):
 
 
 class TurnResult(Struct, frozen=True):
-    """The outcome of one commit: the moves that were refused because another process was first, the leases granted,
+    """The outcome of one commit: the moves that were refused because a different process was first, the leases granted,
     and the number of jobs parked because their quota was full."""
 
     refused: list[Move]
@@ -272,7 +273,7 @@ class Job(Struct, frozen=True):
 
     @property
     def max_retry(self) -> int | None:
-        """How often it may be retried, if that was given with it."""
+        """How many times the job may be retried, if this number was given with the job."""
         found = _fields_of(self.payload).get(MAX_RETRY)
         return found if isinstance(found, int) else None
 
@@ -303,31 +304,32 @@ class LostJob(Struct, frozen=True):
     max_attempts: int
     crash_count: int
     lease_holder: str
-    max_retry: int | None  # how often bots may lose it, if its policy sets a limit
-    settled: bool  # something was settled since the grant: earlier crashes no longer count
+    max_retry: int | None  # how many times bots may lose the job, if its policy sets a limit
+    settled: bool  # URLs were settled since the grant, so earlier crashes no longer count
 
 
 class RunListener(Protocol):
     """The owner of the runs of one job kind. The queue calls it in the transaction that ends or returns jobs, so that
-    runs and jobs change in one commit. `lock` is called first: the lock order is run, then job. It emits signals about
-    runs through `tx.on_commit`."""
+    runs and jobs change in one commit. `lock` is called first: the lock order is run, then job. The listener emits
+    signals about runs through `tx.on_commit`."""
 
     async def lock(self, tx: Tx, run_id: str) -> None: ...
 
     async def jobs_moved(self, tx: Tx, moves: Sequence[tuple[Move, str | None]]) -> None:
-        """Follow up on the moves of jobs, each with its run, if it has one. The runs are locked."""
+        """Update runs after moves of their jobs. Each move comes with the id of its run, or None. The runs are
+        locked."""
         ...
 
     async def was_idle(self, tx: Tx, run_id: str, lost: "LostJob") -> bool:
-        """Return whether a grant that lost its worker had none of the run's work in flight; if so, that is not
-        counted as a crash of the job. Run and job are locked, so nothing is taken meanwhile."""
+        """Return whether a grant that lost its worker had none of the run's work in flight; if so, the loss does not
+        count as a crash of the job. Run and job are locked, so no work is taken meanwhile."""
         ...
 
 
 class EndedRun(Struct, frozen=True, kw_only=True):
-    """A run that has completed or failed: a crawl, or a page job of a policy. `html_hash`: of the page, if there is
-    one; `analyze`: it is a crawl that workers shall analyze now; `at`: when it ended, by the store's clock, if that was
-    not now."""
+    """A run that has completed or failed: a crawl, or a page job of a policy. `html_hash`: the hash of the page, if
+    there is one. `analyze`: the run is a crawl that workers shall analyze now. `at`: when the run ended, by the store's
+    clock, if it did not end just now."""
 
     id: str
     is_success: bool
@@ -338,9 +340,9 @@ class EndedRun(Struct, frozen=True, kw_only=True):
 
 
 class RunEndHook(Protocol):
-    """What follows from the end of runs in packages above theirs."""
+    """A hook for higher packages that follow up on the end of runs."""
 
     async def ended(self, tx: Tx, runs: Sequence[EndedRun]) -> None:
-        """Record it in the commit that ends the runs, as the last thing that locks rows: those of policies are the last
-        in the lock order."""
+        """Follow up in the commit that ends the runs. This must be the commit's last step that locks rows: rows of
+        policies come last in the lock order."""
         ...

@@ -50,7 +50,7 @@ NEXT = message("It is next; {running} {kind} jobs that need {capability} are run
 LEASE_OVER = message("The lease of {holder} expired {left} ago; the janitor returns the job to its lane.")
 TO_BE_KILLED = message("{holder} is running it and has received the command to kill it.")
 WORKED_ON = message("{holder} is running it; the lease expires in {left} unless renewed.")
-SINCE = message("It is {state} since {at}{error}{again}.")
+SINCE = message("Its state has been {state} since {at}{error}{again}.")
 RUN_AGAIN = message("; run it again with `shoal jobs retry {id}`")
 ENDED = {
     JobState.DONE: message("done"),
@@ -62,7 +62,8 @@ ENDED = {
 
 @dataclass(frozen=True, slots=True)
 class JobExplanation:
-    """The state of a job and why: a reason with a stable name, a sentence, and the facts behind it."""
+    """The state of a job and why it is in that state: a reason with a stable name, a sentence, and the data behind
+    it."""
 
     job: Job
     reason: str
@@ -77,7 +78,7 @@ def explain_job(
     dispatch: JobDispatch | None = None,
 ) -> JobExplanation:
     """Explain a job. `usage`: for the quota key that a parked job waits for, how many jobs are locked and the limit.
-    `dispatch`: why it is in its lane; None: its lane was not chosen by the dispatcher."""
+    `dispatch`: why the job is in its lane; None: the dispatcher did not choose its lane."""
     if job.state is JobState.PENDING:
         found = _waiting(job, position, usage, dispatch)
     else:
@@ -99,7 +100,7 @@ def _dispatch(job: Job, dispatch: JobDispatch, now: int) -> dict[str, Any]:
     elif is_private(dispatch.lane):
         decision["outcome"] = "taken"
     else:
-        grants = 0 if job.state is JobState.PENDING else 1  # if the node never leased it
+        grants = 0 if job.state is JobState.PENDING else 1  # a pending job was never leased by the node
         decision["outcome"] = "spilled_over" if job.lease_epoch == grants else "returned"
     return dict(decision)
 
@@ -242,7 +243,7 @@ class JobAdmin:
         return await self._database.read(look)
 
     async def retry(self, job_id: str, *, audit: AuditHook = no_audit) -> Job:
-        """Retry a dead letter: it becomes pending again, with all its attempts."""
+        """Retry a dead letter: it becomes pending again, with the full number of attempts."""
         job = await self.get(job_id)
         self._check_own(job, "be retried on its own")
         if job.state not in DEAD:
@@ -256,8 +257,8 @@ class JobAdmin:
         return job
 
     async def retry_dead(self, which: JobFilter, limit: int | None = None, *, audit: AuditHook = no_audit) -> int:
-        """Retry matching dead letters in batches, except those of runs; returns how many. May be repeated: a
-        retried job is no longer a dead letter."""
+        """Retry matching dead letters in batches, except the jobs of runs; return how many were retried. May be
+        repeated: a retried job is no longer a dead letter."""
         done, before = 0, None
         which = JobFilter(which.state, which.kind, which.run_id, which.lane, dead=True)
         while limit is None or done < limit:
@@ -272,8 +273,8 @@ class JobAdmin:
         return done
 
     async def cancel(self, job_id: str, reason: str = "asked", *, audit: AuditHook = no_audit) -> Job:
-        """Cancel a job: immediately if it is pending; if it is locked, its grant ends now and its result will be
-        refused. A job that is already cancelled is left unchanged."""
+        """Cancel a job. A pending job is cancelled immediately; the grant of a locked job ends now, and its result will
+        be refused. A job that is already cancelled is left unchanged."""
         job = await self.get(job_id)
         self._check_own(job, "be cancelled on its own")
         if job.state is JobState.CANCELLED:
@@ -290,7 +291,7 @@ class JobAdmin:
         return await self.get(job_id)
 
     async def withdraw(self, job_id: str, reason: str) -> bool:
-        """Cancel a job if it waits; return whether it did."""
+        """Cancel a job if it is waiting; return whether it was cancelled."""
 
         async def commit(tx: Tx) -> bool:
             job = await self._queue.jobs.get(tx, JobId(job_id))
@@ -308,7 +309,7 @@ class JobAdmin:
         *,
         audit: AuditHook = no_audit,
     ) -> int:
-        """Remove matching jobs that have ended, with their history and results, in batches; returns how many. Never
+        """Remove matching jobs that have ended, with their history and results, in batches; return how many. Never
         removes a live job, a job of a run (removed with its run), or a job whose group has not ended."""
         now = await self._database.read(lambda tx: tx.value("now"))
         before, after, done = now - span(older_than), 0, 0
@@ -323,7 +324,7 @@ class JobAdmin:
         return done
 
     async def set_quota(self, key: str, most: int, *, audit: AuditHook = no_audit) -> Quota:
-        """Limit how many jobs with this quota key run at once; jobs that are already running continue."""
+        """Limit how many jobs with this quota key run at the same time; jobs that are already running continue."""
         if not key.startswith(QUOTA_PREFIXES) or not key.partition(":")[2] or len(key) > LONGEST_NAME:
             fix = "write it as project:NAME, label:NAME=VALUE or key:ANYTHING"
             raise InvalidInput("scope", f"cannot be {shorten(key)!r}", fix)
@@ -350,7 +351,8 @@ class JobAdmin:
         return await self._database.read(lambda tx: self._store.quotas(tx, after, limit))
 
     async def cancel_in(self, tx: Tx, job_id: JobId, reason: str) -> Move | None:
-        """Cancel a job as part of a larger commit; None if it has ended, or another process has just moved it."""
+        """Cancel a job as part of a larger commit; return None if it has ended, or if a different process has just
+        moved it."""
         job = await self._queue.jobs.get(tx, job_id)
         if job is None or job.state in states.TERMINAL:
             return None

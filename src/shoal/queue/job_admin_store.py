@@ -18,12 +18,13 @@ WORTH_COUNTING = 1_000
 
 DEAD = frozenset({JobState.FAILED, JobState.EXPIRED})
 SCRAPERS = {SCRAPE: [HTTP, JS, SCRAPE, SCRAPE_JS], SCRAPE_JS: [JS, SCRAPE_JS]}
-"""Capabilities that show that a process is a worker of ours, which can take a scrape; bots have others."""
+"""Capabilities that only our workers have, not bots; such a worker can run a scrape."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """A filter by state, kind, run or lane, and by whether a job is a dead letter. None matches everything."""
+    """A filter by state, kind, run or lane, and by whether a job is a dead letter. A field that is None matches
+    everything."""
 
     state: JobState | None = None
     kind: str | None = None
@@ -47,7 +48,8 @@ class JobFilter:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """A quota: how many jobs with this key may be locked at the same time, how many are, and how many are parked."""
+    """A quota: how many jobs with this key may be locked at the same time, how many are locked now, and how many are
+    parked."""
 
     key: str
     most: int
@@ -87,8 +89,8 @@ class JobAdminStore:
         self._quotas = QuotaCounts(available)
 
     async def page_of(self, tx: Tx, which: JobFilter, before: str | None, limit: int) -> tuple[list[Job], str | None]:
-        """Return matching jobs that are older than `before`, newest first, and the id to continue after, None at the
-        end. A short or empty page may not be the last one, because one call reads a limited number of rows."""
+        """Return matching jobs that are older than `before`, newest first, and the id after which to continue (None at
+        the end). A short or empty page may not be the last one, because one call reads a limited number of rows."""
         asked = {"state": which.state, "kind": which.kind, "lane": which.lane, "before": before}
         if which.run_id is not None:
             rows = await tx.all("newest_of_run", **asked, run_id=which.run_id, limit=limit + 1)
@@ -111,14 +113,14 @@ class JobAdminStore:
         return found
 
     async def retry(self, tx: Tx, job_ids: Sequence[JobId]) -> list[JobId]:
-        """Make dead letters pending again, with all their attempts, and return their ids. Skip jobs that are not dead
-        letters, and jobs whose dedupe key belongs to a live job."""
+        """Make dead letters pending again, with the full number of attempts, and return their ids. Skip jobs that are
+        not dead letters, and jobs whose dedupe key belongs to a live job."""
         retried = [JobId(row["id"]) for row in await tx.all("retry_jobs", ids=list(job_ids), ageing=self._ageing)]
         await self._available.note(tx, retried, retried)
         return retried
 
     async def cancel(self, tx: Tx, job_id: JobId, reason: str) -> bool:
-        """Cancel a pending job; False if it is no longer pending."""
+        """Cancel a pending job; return False if it is no longer pending."""
         cancelled = await tx.execute("cancel_job", id=job_id, reason=reason) == 1
         await self._available.forget(tx, [job_id] if cancelled else [])
         return cancelled
@@ -126,9 +128,9 @@ class JobAdminStore:
     async def purge(
         self, tx: Tx, which: JobFilter, after: int, before: int, limit: int, spared: Collection[str] = ()
     ) -> Purged:
-        """Remove jobs of a state and kind, or dead letters, with their history: about `limit` that ended first
-        between these times. Never removes a job that is live, of a spared kind, in a group that has not ended, or
-        locked by another transaction."""
+        """Remove jobs of a state and kind, or dead letters, with their history: about `limit` jobs, starting with those
+        that ended first between these times. Never removes a job that is live, of a spared kind, in a group that has
+        not ended, or locked by another transaction."""
         values = {"kind": which.kind, "states": which.ended_states, "spared": list(spared)}
         if which.is_dead:
             rows = await tx.all("purge_dead", before=before, limit=limit, **values)
@@ -143,14 +145,15 @@ class JobAdminStore:
         return Purged(len(rows), following)
 
     async def set_quota(self, tx: Tx, key: str, most: int) -> None:
-        """Limit a quota key from now on: locked jobs count and stay locked; parked jobs that fit are unparked."""
+        """Limit a quota key from now on. Locked jobs count and stay locked; parked jobs are unparked if they fit into
+        the new limit."""
         await tx.value("lock_quota_keys", keys=[key])
         await tx.execute("set_quota", scope=key, most=most)
         await self._quotas.repair(tx)
         await self._quotas.unpark(tx, key)
 
     async def remove_quota(self, tx: Tx, key: str) -> bool:
-        """Remove the limit of a quota key; False if it had none."""
+        """Remove the limit of a quota key; return False if the key had no limit."""
         await tx.value("lock_quota_keys", keys=[key])
         removed = await tx.execute("remove_quota", scope=key) == 1
         await self._quotas.unpark(tx, key)
@@ -167,7 +170,7 @@ class JobAdminStore:
         return row["taken"], quota_limit(key, row["most"])
 
     async def around(self, tx: Tx, job: Job) -> QueuePosition:
-        """Return what keeps a pending job waiting in its lane."""
+        """Return the position of a pending job in its lane."""
         alike = SCRAPERS.get(job.capability)
         asked = {"kind": job.kind, "capabilities": alike or [job.capability], "but": "" if alike is None else BOT}
         locked = await tx.value("locked_like", **asked)

@@ -1,6 +1,6 @@
 -- name: add_job_hosts
--- Record at which hosts these jobs wait. An existing row is locked until our commit, so that whoever takes it sees
--- these jobs. A row that another commit has locked is ignored, so that we never wait.
+-- Record at which hosts these jobs wait. An existing row is locked until our commit, so a transaction that takes the
+-- row later sees these jobs. A row that another commit has locked is ignored, so that we never wait.
 INSERT INTO job_host (lane, kind, capability, host, rank)
 SELECT n.lane, n.kind, n.capability, n.host, n.rank
 FROM (SELECT lane, kind, capability, host, min(rank) AS rank FROM job
@@ -13,8 +13,8 @@ LEFT JOIN LATERAL (SELECT h.number FROM job_host AS h
 WHERE known.number IS NULL;
 
 -- name: make_hosts_ready
--- Mark hosts as ready whose time has come or comes within :ahead, and those whose time is further away than it can be
--- (:longest), because the clock was set back.
+-- Mark hosts as ready that may be requested now or within :ahead. Also mark hosts whose time is further away than
+-- possible (:longest), because the clock was set back.
 UPDATE job_host SET due = 1
 WHERE number = ANY(ARRAY(SELECT number FROM job_host WHERE due = 0 AND ready_at <= shoal_now() + :ahead::bigint
                          ORDER BY ready_at LIMIT :limit FOR UPDATE SKIP LOCKED)
@@ -23,7 +23,8 @@ WHERE number = ANY(ARRAY(SELECT number FROM job_host WHERE due = 0 AND ready_at 
 
 -- name: take_ready_hosts
 -- Take the hosts with the best jobs and return their states: lock all rows of each host (up to :most), and delete all
--- but one of them. Hosts that another commit has taken are skipped, and so are those that this one has :looked at.
+-- but one of them. Hosts that a different commit has taken are skipped, and also hosts at which this commit has already
+-- :looked.
 WITH best AS MATERIALIZED (
     SELECT number, host, rank FROM job_host
     WHERE due = 1 AND lane = :lane AND kind = :kind AND capability = :capability AND NOT host = ANY(:looked::text[])
@@ -57,7 +58,7 @@ CROSS JOIN LATERAL (SELECT job.id, job.rank FROM job
                     ORDER BY job.rank, job.id LIMIT g.count) AS j;
 
 -- name: lease_these_jobs
--- Grant those of these jobs that still wait and are not locked by another commit.
+-- Grant the jobs among these that still wait and are not locked by a different commit.
 UPDATE job
 SET state = 'locked', state_reason = NULL, lease_epoch = lease_epoch + 1, lease_holder = :holder,
     lease_until = t.now + CASE WHEN :by_job = 1 THEN coalesce(job.lock_ttl, :ttl::bigint) ELSE :ttl::bigint END,
@@ -71,9 +72,9 @@ RETURNING job.id, job.lease_epoch, job.kind, job.run_id, job.payload, job.attemp
           job.lease_until - job.granted_at AS ttl, job.host;
 
 -- name: put_back_hosts
--- Record when to check each of these hosts again, and delete those at which no job waits. Their rows were locked by an
--- earlier statement of this commit: a job that was recorded on one of them before that has been stored, so we see it,
--- and whoever stores a job since then has to insert another row. A row that would not change is not written.
+-- Record when to check each of these hosts again, and delete the rows of hosts at which no job waits. An earlier
+-- statement of this commit locked the rows: we see every job that was recorded on one of the rows before the lock, and
+-- a transaction that stores a job after the lock has to insert a new row. A row that would not change is not written.
 -- rows: number lane kind capability host due wait
 WITH checked AS MATERIALIZED (
     SELECT g.number, g.due, g.wait, j.rank
@@ -92,7 +93,7 @@ WHERE h.number = ANY(:number::bigint[]) AND h.number = c.number AND c.rank IS NO
       AND (c.due = 0 OR h.due = 0 OR h.rank <> c.rank);
 
 -- name: job_hosts_after
--- Return the next rows of hosts, and whether a job waits at each.
+-- Return the next rows of hosts, and for each host whether a job waits there.
 SELECT h.number,
        (SELECT 1 FROM job AS j
         WHERE j.state = 'pending' AND j.due = 1 AND j.lane = h.lane AND j.kind = h.kind AND j.capability = h.capability
@@ -101,12 +102,12 @@ SELECT h.number,
 FROM job_host AS h WHERE h.number > :number ORDER BY h.number LIMIT :limit;
 
 -- name: lock_job_hosts
--- Lock these rows of hosts and return which; those that another commit has locked are skipped.
+-- Lock these rows of hosts and return the locked rows; rows that a different commit has locked are skipped.
 SELECT number FROM job_host WHERE number = ANY(:numbers::bigint[]) FOR UPDATE SKIP LOCKED;
 
 -- name: drop_idle_job_hosts
--- Delete those of these rows at whose hosts no job waits. They were locked by an earlier statement of this commit, so we
--- see the jobs that were recorded on them before.
+-- Delete these rows, except if a job waits at the host. An earlier statement of this commit locked the rows, so we see
+-- the jobs that were recorded on them before.
 DELETE FROM job_host WHERE number = ANY(ARRAY(
     SELECT h.number FROM job_host AS h
     WHERE h.number = ANY(:numbers::bigint[])
@@ -122,7 +123,7 @@ SELECT j.lane, j.kind, j.capability, j.host, j.rank,
 FROM job AS j WHERE j.id = :id AND j.host IS NOT NULL;
 
 -- name: queue_position_at_host
--- Return how many jobs of a host are ahead of one, up to a maximum.
+-- Return how many jobs of a host are ahead of a given job, up to a maximum.
 SELECT count(*) FROM (
     SELECT 1 FROM job
     WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind AND capability = :capability

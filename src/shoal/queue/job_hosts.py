@@ -1,9 +1,9 @@
-"""Jobs that are leased by host: which hosts have waiting jobs, and which of them may be requested now.
+"""Jobs that are leased by host: which hosts have waiting jobs, and which of these hosts may be requested now.
 
-A lease takes the hosts whose best jobs rank best out of a `HostQueue`, asks the rate limit of each how many jobs it may
-have, and puts each host that still has waiting jobs back, ready immediately or when it may be requested again. So hosts
-that are not due cost nothing until they are. Hosts that are free now come first; if the lease request is not filled,
-those that will be free soon follow.
+A lease takes the hosts whose best jobs rank best out of a `HostQueue`, asks each host's rate limit how many jobs the
+host may have, and puts back each host that still has waiting jobs: ready immediately, or ready when the host may be
+requested again. So hosts that are not due yet cost nothing. Hosts that are free now come first; if these do not fill
+the lease request, hosts that will be free soon follow.
 
 On SQL, a commit that makes jobs available ensures a row for each of their hosts (`note_hosts`). On PostgreSQL a host is
 taken by a lock on its row, which is changed only if there is something to change (decision 0051).
@@ -21,11 +21,11 @@ from shoal.hosts.rate import LONGEST_LOOK_SECONDS, HostSlots, HostState
 from shoal.hosts.store import host_state
 from shoal.queue.job import LeaseRequest
 
-ROUNDS: Final = 5  # searches for hosts in one commit: hosts that yield no job must not hide others
-ROWS_OF_HOST: Final = 1_000  # taken in one step
+ROUNDS: Final = 5  # searches for hosts in one commit: hosts that yield no job must not hide other hosts
+ROWS_OF_HOST: Final = 1_000  # rows of one host that are taken in one step
 READY_AT_ONCE: Final = 1_000
 SAME_TIME_SECONDS: Final = 0.25  # jobs that start within this time are ordered by rank
-SPARE: Final = 4  # jobs read for each one that is wanted
+SPARE: Final = 4  # jobs that are read for each wanted job
 Key = tuple[str, str, str, str]  # lane, kind, capability, host
 
 
@@ -34,11 +34,12 @@ class TakenHost(Struct):
 
     key: Key
     state: HostState
-    row: int = 0  # its number in the database's table of hosts
+    row: int = 0  # the host's number in the database table of hosts
 
 
 class ExaminedHost(Struct):
-    """A host that a lease has examined, the jobs that were chosen for its slots, and how many of them still waited."""
+    """A host that a lease has examined, the jobs that were chosen for its slots, and how many of the chosen jobs still
+    waited."""
 
     taken: TakenHost
     free: HostSlots
@@ -71,31 +72,32 @@ async def note_hosts(tx: Tx, job_ids: Sequence[str]) -> None:
     """Record the hosts at which these jobs wait. Every commit that makes jobs available calls it; jobs that name no
     host, or do not wait, are ignored."""
     if job_ids:
-        # A row that exists stays locked until our commit, so that whoever takes it sees these jobs (0030).
+        # An existing row stays locked until our commit, so a lease that takes the row afterwards sees these jobs
+        # (0030).
         await tx.execute("add_job_hosts", ids=list(job_ids))
 
 
 class HostQueue(Protocol):
-    """The hosts with waiting jobs, of each lane, kind and capability. A host that was taken is put back by the same
-    commit, whether or not it got a job; if that commit fails, the host is ready again."""
+    """The hosts with waiting jobs, by lane, kind and capability. The commit that takes a host also puts it back,
+    whether or not the host got a job; if that commit fails, the host is ready again."""
 
     async def make_ready(self, tx: Tx, request: LeaseRequest, ahead_seconds: float, limit: int) -> None:
-        """Make hosts ready whose time has come or comes within `ahead_seconds`."""
+        """Make hosts ready that may be requested now or within `ahead_seconds`."""
         ...
 
     async def take(self, tx: Tx, request: LeaseRequest, most: int, looked: Collection[Key]) -> list[TakenHost]:
-        """Take the ready hosts whose best jobs rank best, up to `most` of each lane, kind and capability of the
+        """Take the ready hosts whose best jobs rank best, up to `most` for each lane, kind and capability of the
         request. `looked`: hosts that this commit has taken before."""
         ...
 
     async def waiting(self, tx: Tx, asked: Sequence[tuple[Key, int]]) -> list[tuple[str, int, Key]]:
-        """Return the best waiting jobs of these hosts, up to a number per host: id, rank and host of each. They are
-        candidates: some may have moved on."""
+        """Return the best waiting jobs of these hosts, up to a number per host: id, rank and host of each. The jobs are
+        only candidates: some may no longer wait."""
         ...
 
     async def put_back(self, tx: Tx, waits: Sequence[tuple[TakenHost, int]], leased: Sequence[str]) -> None:
-        """Let those of these hosts that still have waiting jobs be ready after so many microseconds; 0: immediately.
-        `leased`: jobs that do not wait there any more."""
+        """Put back those hosts that still have waiting jobs. `waits`: each host, and the microseconds after which it is
+        ready (0: immediately). `leased`: jobs that no longer wait there."""
         ...
 
 
@@ -108,7 +110,8 @@ class JobHosts:
     async def lease(
         self, tx: Tx, request: LeaseRequest, want: int, ttl: timedelta
     ) -> tuple[list[Any], dict[Key, ExaminedHost]]:
-        """Grant up to `want` jobs; also return the hosts that were examined: `put_back` them in the same commit."""
+        """Grant up to `want` jobs; also return the hosts that were examined. Pass these to `put_back` in the same
+        commit."""
         assert request.rate_limiter is not None, "leasing by host needs a rate limit"
         looked: dict[Key, ExaminedHost] = {}
         found = await self._find(tx, request, want, 0.0, looked)
@@ -117,7 +120,7 @@ class JobHosts:
         chosen = sorted(found, key=lambda one: one.order)[:want]
         for one in chosen:
             looked[one.key].jobs.append(one.job_id)
-        # The candidates were read without locks: only those that still wait are granted (0030).
+        # The candidates were read without locks, so only candidates that still wait are granted (0030).
         rows = await self._grant(tx, request, [one.job_id for one in chosen], ttl)
         granted = {row[0] for row in rows}
         for one in chosen:
@@ -128,10 +131,10 @@ class JobHosts:
         self, tx: Tx, request: LeaseRequest, want: int, ahead_seconds: float, looked: dict[Key, ExaminedHost]
     ) -> list[_Candidate]:
         """Return jobs of hosts that may be requested within `ahead_seconds`, the best ranks first, until there are
-        enough."""
+        enough jobs."""
         assert request.rate_limiter is not None, "leasing by host needs a rate limit"
         found: list[_Candidate] = []
-        # Later hosts are made ready only for this search.
+        # Hosts that are due later are made ready only for this search.
         await self._hosts.make_ready(tx, request, ahead_seconds, want if ahead_seconds else READY_AT_ONCE)
         for _ in range(ROUNDS):
             taken = await self._hosts.take(tx, request, want - len(found), looked.keys())
@@ -143,7 +146,7 @@ class JobHosts:
         return found
 
     async def put_back(self, tx: Tx, looked: dict[Key, ExaminedHost]) -> None:
-        """Put back those of these hosts that still have waiting jobs."""
+        """Put back the examined hosts that still have waiting jobs."""
         leased = [job_id for one in looked.values() for job_id in one.jobs]
         waits = [(looked[key].taken, looked[key].again_in) for key in sorted(looked)]
         await self._hosts.put_back(tx, waits, leased)
@@ -151,8 +154,8 @@ class JobHosts:
     async def _waiting(
         self, tx: Tx, request: LeaseRequest, hosts: dict[Key, ExaminedHost], want: int
     ) -> list[_Candidate]:
-        """Return the best jobs of these hosts. The hosts are in the order of their best jobs: once the first ones
-        can yield more than enough, only one job is read for each of the others."""
+        """Return the best jobs of these hosts. The hosts are in the order of their best jobs: once the first hosts can
+        yield more than enough jobs, only one job is read for each of the other hosts."""
         asked, left = [], SPARE * want
         for key, host in hosts.items():
             count = min(host.free.slots, want, max(left, 1))

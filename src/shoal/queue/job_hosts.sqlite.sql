@@ -1,5 +1,5 @@
 -- name: add_job_hosts
--- Record at which hosts these jobs wait, unless there is a row already.
+-- Record at which hosts these jobs wait, unless the host has a row already.
 INSERT INTO job_host (lane, kind, capability, host, rank)
 SELECT found.lane, found.kind, found.capability, found.host, found.rank
 FROM (SELECT j.lane, j.kind, j.capability, j.host, min(j.rank) AS rank
@@ -11,8 +11,8 @@ WHERE NOT EXISTS (SELECT 1 FROM job_host AS h INDEXED BY job_host_rows
                         AND h.host = found.host AND h.rank <= found.rank);
 
 -- name: make_hosts_ready
--- Mark hosts as ready whose time has come or comes within :ahead, and those whose time is further away than it can be
--- (:longest), because the clock was set back.
+-- Mark hosts as ready that may be requested now or within :ahead. Also mark hosts whose time is further away than
+-- possible (:longest), because the clock was set back.
 UPDATE job_host SET due = 1
 WHERE number IN (SELECT * FROM (SELECT number FROM job_host INDEXED BY job_host_later
                                 WHERE due = 0 AND ready_at <= (SELECT shoal_now()) + :ahead ORDER BY ready_at LIMIT :limit)
@@ -21,7 +21,8 @@ WHERE number IN (SELECT * FROM (SELECT number FROM job_host INDEXED BY job_host_
                                 WHERE due = 0 AND ready_at > (SELECT shoal_now()) + :longest ORDER BY ready_at LIMIT :limit));
 
 -- name: take_ready_hosts
--- Return the hosts with the best jobs, and their states. They have no number, because `drop_job_hosts` deletes their rows.
+-- Return the hosts with the best jobs, and their states. The hosts have no number, because `drop_job_hosts` deletes
+-- their rows.
 SELECT 0 AS number, ready.host, min(ready.rank) AS rank, h.next_at, h.delay, h.held_until, h.backoff, h.latency, h.latency_at, h.robots_at,
        (SELECT shoal_now()) AS now
 FROM (SELECT host, rank FROM job_host INDEXED BY job_host_ready
@@ -47,7 +48,7 @@ WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind AND capabi
 ORDER BY rank, id LIMIT :count;
 
 -- name: lease_these_jobs
--- Grant those of these jobs that still wait.
+-- Grant the jobs among these that still wait.
 UPDATE job
 SET state = 'locked', state_reason = NULL, lease_epoch = lease_epoch + 1, lease_holder = :holder,
     lease_until = (SELECT shoal_now()) + CASE WHEN :by_job = 1 THEN coalesce(lock_ttl, :ttl) ELSE :ttl END,
@@ -58,7 +59,7 @@ RETURNING id, lease_epoch, kind, run_id, payload, attempts, max_attempts, crash_
           host;
 
 -- name: put_back_hosts
--- Record at which of these hosts jobs still wait, and when to check each again.
+-- Record at which of these hosts jobs still wait, and when to check each host again.
 -- rows: number lane kind capability host due wait
 INSERT INTO job_host (lane, kind, capability, host, rank, due, ready_at)
 SELECT :lane, :kind, :capability, :host, j.rank, :due, shoal_now() + :wait
@@ -67,7 +68,7 @@ FROM (SELECT rank FROM job INDEXED BY job_of_host
       ORDER BY rank, id LIMIT 1) AS j;
 
 -- name: job_hosts_after
--- Return the next rows of hosts, and whether a job waits at each.
+-- Return the next rows of hosts, and for each host whether a job waits there.
 SELECT h.number,
        EXISTS (SELECT 1 FROM job AS j INDEXED BY job_of_host
                WHERE j.state = 'pending' AND j.due = 1 AND j.lane = h.lane AND j.kind = h.kind
@@ -89,7 +90,7 @@ SELECT j.lane, j.kind, j.capability, j.host, j.rank,
 FROM job AS j WHERE j.id = :id AND j.host IS NOT NULL;
 
 -- name: queue_position_at_host
--- Return how many jobs of a host are ahead of one, up to a maximum.
+-- Return how many jobs of a host are ahead of a given job, up to a maximum.
 SELECT count(*) FROM (
     SELECT 1 FROM job INDEXED BY job_of_host
     WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind AND capability = :capability

@@ -1,6 +1,6 @@
-"""The contract of lanes: where pending jobs wait until somebody pops them.
+"""The interface of lanes, in which pending jobs wait until a worker pops them.
 
-A job record (`queue.store.JobStore`) is the truth about a job; a lane only decides who gets it next. On SQL the jobs
+The job record (`queue.store.JobStore`) is authoritative; a lane only decides who gets the job next. On SQL the jobs
 table is the lane as well: a pop selects and locks in one statement. A driver that keeps lanes elsewhere, such as Redis,
 pops ids first and then locks their records by compare-and-set, so an entry whose job has moved on is simply dropped.
 """
@@ -17,18 +17,18 @@ from shoal.queue.job_hosts import note_hosts
 from shoal.queue.states import Move
 
 LaneChoice = Callable[[Sequence[NewJob]], Sequence[NewJob]]
-"""Choose the lanes of new jobs: return the same jobs in the same order, each with its lane. Called inside the
-transaction that stores them, so it decides by what it already knows and does no I/O."""
+"""Choose the lanes of new jobs: return the same jobs in the same order, each with its lane. It is called inside the
+transaction that stores the jobs, so it decides by what it already knows and does no I/O."""
 
 
 def lanes_as_given(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
-    """Leave every job in the lane it names: the shared one, unless one process executes the run by itself."""
+    """Leave every job in the lane that it names: the shared lane, unless one process executes the run by itself."""
     return jobs
 
 
 def lane_of_run(run_id: str, *, local: bool) -> str:
-    """Return the lane for the jobs of a new run: a local one if this process executes it by itself, else the shared
-    one."""
+    """Return the lane for the jobs of a new run: a local lane if this process executes the run by itself, else the
+    shared lane."""
     return local_lane(run_id) if local else SHARED_LANE
 
 
@@ -47,54 +47,56 @@ class Lanes(Protocol):
         ...
 
     async def push(self, tx: Tx, jobs: Sequence[NewJob]) -> None:
-        """Make stored jobs available in the lanes they name. Nobody can pop them before `tx` has committed, and a
-        rollback leaves nothing behind. It may be repeated: a job is granted once, however often it was pushed."""
+        """Make stored jobs available in the lanes that they name. Nobody can pop them before `tx` has committed, and a
+        rollback leaves nothing behind. May be repeated: a job is granted only once, however many times it was
+        pushed."""
         ...
 
     async def pop(
         self, tx: Tx, request: LeaseRequest, limit: int, ttl: timedelta, moves: Sequence[Move] = ()
     ) -> TurnResult:
-        """Carry out `moves` of locked jobs, then grant up to `limit` due jobs, both in `tx` and in one statement if the
-        store can.
+        """Carry out `moves` of locked jobs, then grant up to `limit` due jobs. Both happen in `tx`, and in a single
+        statement if the store can do that.
 
-        Ordered: the lanes of the request in their order, a node's private lane before the shared one; within a lane the
-        best rank first. A point of priority equals a certain waiting time, so that no job waits for ever.
+        Order: first the lanes in the order of the request, with a node's private lane before the shared lane; within a
+        lane, the best rank first. A point of priority equals a certain waiting time, so that no job waits for ever.
 
-        Atomic: each move is a compare-and-set; a refused one changes nothing, the others are done, and jobs that they
-        return wait in their lanes again, those of a private lane in the shared one. Each grant raises the epoch of its
-        job and opens a history row. Jobs over their quota are parked and counted. Jobs that fit into a quota again
-        because of the moves are unparked in a following commit.
+        Atomicity: each move is a compare-and-set. A refused move changes nothing; the other moves are done. Jobs that a
+        move returns wait in their lanes again; jobs from a private lane wait in the shared lane. Each grant raises the
+        epoch of its job and opens a history row. Jobs over their quota are parked and counted. Jobs that fit into a
+        quota again because of the moves are unparked in a following commit.
 
-        An empty result does not mean that no job waits: another process may be locking it at this moment.
+        An empty result does not mean that no job waits: a different process may be locking such a job at this moment.
 
-        A request with a `rate_limiter` gets only jobs with a host, and per host only as many as it has slots now: first
-        those that can start within a second, by rank, then those of the second after that. A host that must not be
-        requested uses up no grant, is not examined again before it is due, and does not keep jobs of other hosts from
-        being granted. Slots are not reserved: the caller does that in the same commit, and takes back the jobs that got
-        none."""
+        A request with a `rate_limiter` gets only jobs with a host, and per host only as many as it has slots now:
+        first, by rank, the jobs that can start within one second, then the jobs that can start within the following
+        second. A host that must not be requested uses up no grant, is not examined again before it is due, and does not
+        keep jobs of other hosts from being granted. Slots are not reserved here: the caller reserves them in the same
+        commit, and takes back the jobs that got no slot."""
         ...
 
     async def pop_once(
         self, tx: Tx, request: LeaseRequest, limit: int, ttl: timedelta, moves: Sequence[Move] = ()
     ) -> TurnResult | None:
-        """Do the same as a single statement. None: it takes more than that and nothing was done, so call `pop`."""
+        """Do the work of `pop` in a single statement. If one statement is not enough, do nothing and return None; then
+        call `pop`."""
         ...
 
     async def return_lane(self, tx: Tx, lane: str) -> int:
         """Move the waiting jobs of a node's private lane to the shared one, in one batch and without counting an
-        attempt; returns how many. Jobs that are being popped at this moment are left to their node, and jobs that are
-        parked or not due yet keep their lane, so repeat it while the node is away. Zero does not mean that the lane
-        is empty."""
+        attempt; return how many. Jobs that are being popped at this moment are left to their node, and jobs that are
+        parked or not due yet keep their lane, so repeat the call while the node is away. Zero does not mean that the
+        lane is empty."""
         ...
 
     async def return_offers(self, tx: Tx, limit: int) -> list[str]:
         """Move up to `limit` jobs whose offer to a node has expired to the shared lane, the longest expired first;
-        returns for each job the id of its node, empty if that is not recorded. May be repeated."""
+        return the id of the node for each job, or an empty text if the node is not recorded. May be repeated."""
         ...
 
     async def count_lapses(self, tx: Tx, node_ids: Collection[str]) -> None:
-        """Count for each of these nodes that it did not take what was offered to it. Locks the nodes, and no commit may
-        wait for a node after it has locked a host: call it in a separate commit."""
+        """Count, for each of these nodes, that it did not take a job that was offered to it. This locks the nodes, and
+        no commit may wait for a node after it has locked a host, so call it in a separate commit."""
         ...
 
     async def depth(self, tx: Tx, lane: str, most: int) -> int:
@@ -102,48 +104,50 @@ class Lanes(Protocol):
         ...
 
     async def waits(self, tx: Tx, kind: str, lanes: Sequence[str]) -> bool:
-        """Return whether a job of that kind could be popped from one of these lanes. Another process may pop it
-        first."""
+        """Return whether a job of that kind could be popped from one of these lanes. A different process may pop that
+        job first."""
         ...
 
     async def page_backlog(self, tx: Tx, capability: str, most: int) -> int:
         """Return how many page jobs of a capability wait in the shared lane, up to `most`. Jobs that wait for the rate
-        limits of their hosts do not count, because a slow host must not hold up the others."""
+        limits of their hosts do not count, because a slow host must not hold up other hosts."""
         ...
 
     async def make_due(self, tx: Tx) -> int:
-        """Make jobs available whose time has come, a batch at a time; returns how many. A pop does it too, but
-        nobody pops while all workers are busy, and `waits` and `depth` count only jobs that are due."""
+        """Make a batch of jobs available whose start time has come; return how many. A pop makes such jobs available,
+        too, but nobody pops while all workers are busy, and `depth` counts only jobs that are marked as due."""
         ...
 
     async def repair(self, database: Database) -> LaneRepair:
-        """Put back what lanes outside the database have lost, and remove what no longer waits, a bounded step at a
-        time. May be repeated, and run by several processes. Lanes in the database lose nothing."""
+        """Put back jobs that lanes outside the database have lost, and remove jobs that no longer wait. Each call is a
+        bounded step; calls may be repeated, and several processes may call it. Lanes in the database lose no jobs."""
         ...
 
 
 class OtherLanes(Protocol):
-    """Lanes that are kept outside the database. What they are told takes effect once the transaction has committed."""
+    """Lanes that are kept outside the database. Changes take effect once the transaction has committed."""
 
     async def push(self, tx: Tx, job_ids: Sequence[str]) -> None:
-        """Put those of these jobs that wait and are due into their lanes."""
+        """Put into their lanes those of the given jobs that wait and are due."""
         ...
 
     async def forget(self, tx: Tx, job_ids: Sequence[str]) -> None:
-        """Remove jobs that do not wait any more."""
+        """Remove jobs that no longer wait."""
         ...
 
 
 class Availability:
-    """Every commit that makes jobs available calls `note`: new jobs, returned ones, those whose time has come or whose
-    quota has room again. A commit that takes waiting jobs away, but does not lease them, calls `forget`."""
+    """Keeps lanes and hosts up to date. Every commit that makes jobs available calls `note`: for new and returned jobs,
+    and for jobs whose start time has come or whose quota has room again. A commit that removes waiting jobs without
+    leasing them calls `forget`."""
 
     def __init__(self, lanes: OtherLanes | None = None) -> None:
         """`lanes`: None if the jobs table is the only lane."""
         self._lanes = lanes
 
     async def note(self, tx: Tx, job_ids: Sequence[str], at_hosts: Sequence[str]) -> None:
-        """Follow up on jobs that have become available. `at_hosts`: those of them whose hosts have to be recorded."""
+        """Follow up on jobs that have become available. `at_hosts`: the jobs among them whose hosts have to be
+        recorded."""
         await note_hosts(tx, at_hosts)
         if self._lanes is not None and job_ids:
             await self._lanes.push(tx, job_ids)

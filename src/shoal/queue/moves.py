@@ -1,4 +1,4 @@
-"""Moves of locked jobs and what follows from them: each is carried out with its effect on the run, in one commit."""
+"""Moves of locked jobs. Each move and its effect on the run are carried out in one commit."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -14,7 +14,7 @@ Attempted = Lease | LostJob | Job
 
 
 class JobsMoved(Signal, frozen=True, kw_only=True, tag=True):
-    """A batch of jobs of one kind ended, or was returned, in the same way."""
+    """A batch of jobs of one kind ended in the same way, or was returned for the same reason."""
 
     kind: str
     how: GrantEnd
@@ -49,8 +49,8 @@ class JobMoves:
             await self.listeners[kind].lock(tx, run_id)
 
     async def move_in(self, tx: Tx, move: Move, kind: str, run_id: str | None, of: Attempted | None = None) -> None:
-        """Carry out a move and its effect on the run in an open transaction; raises if the job has moved on. `of`: the
-        job or its lease before the move, for the log."""
+        """Carry out a move and its effect on the run in an open transaction; raise if a different process moved the job
+        first. `of`: the job or its lease before the move, for the log."""
         await self.lock_run(tx, kind, run_id)
         if await self.store.move(tx, [move]):
             raise LeaseLost(move.job_id, move.epoch)
@@ -59,10 +59,10 @@ class JobMoves:
     async def jobs_moved_in(
         self, tx: Tx, kind: str, moves: Sequence[tuple[Move, str | None, Attempted | None]]
     ) -> None:
-        """Follow up on moves of jobs of one kind, each with its run and the job or its lease: signal them on commit,
-        and let the listener of the runs, which are locked, update them."""
+        """Follow up on moves of jobs of one kind; each comes with its run and with the job or its lease. Signal the
+        moves on commit, and let the listener update the runs, which are locked."""
         for move, run_id, of in moves:
-            # Not before the commit: after a conflict all this is done again (0002).
+            # Signals wait for the commit, because after a conflict this function runs again (0002).
             tx.on_commit(partial(self._emit_moved, move, kind, run_id, of))
         if kind in self.listeners:
             await self.listeners[kind].jobs_moved(tx, [(move, run_id) for move, run_id, _ in moves])

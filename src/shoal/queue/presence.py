@@ -1,4 +1,5 @@
-"""The presence of workers: they note it in the store, for pages that show work that waits for one."""
+"""The presence of workers. Workers note in the store that they are running, so that pages can show whether waiting work
+has a worker."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -9,12 +10,13 @@ from shoal.base.database import Database
 from shoal.base.service import PassResult
 
 NOTE_EVERY: Final = timedelta(seconds=5)
-NOTE_COUNTS_FOR: Final = 4 * NOTE_EVERY  # so a worker that stops is missed after at most that
+NOTE_COUNTS_FOR: Final = 4 * NOTE_EVERY  # so the stop of the last worker is noticed after this time
 NAME: Final = "worker"
 
 
 class WorkerPresence:
-    """A chore of a process with workers: note that one of them leases jobs. All workers of a store share one note."""
+    """A chore of a process with workers: note in the store that a worker leases jobs. All workers of a store share one
+    note."""
 
     name = "worker presence"
 
@@ -29,6 +31,7 @@ class WorkerPresence:
 
 
 async def is_worker_running(database: Database) -> bool:
-    """Return whether a worker has noted lately that it leases jobs. One that was just killed is still believed to."""
+    """Return whether a worker has recently noted that it leases jobs. This is still true shortly after a worker was
+    killed."""
     row = await database.read(lambda tx: tx.one("show_presence", name=NAME, counts_for=span(NOTE_COUNTS_FOR)))
     return row is not None

@@ -1,8 +1,9 @@
 -- name: note_presence
--- Note that somebody is here, unless a note is fresh: of many workers, few write the row they share.
+-- Note that a worker is running, unless there is a fresh note. So even with many workers, the shared row is rarely
+-- written.
 INSERT INTO pulse (name, at) VALUES (:name, shoal_now())
 ON CONFLICT (name) DO UPDATE SET at = excluded.at WHERE pulse.at < excluded.at - :fresh;
 
 -- name: show_presence
--- Find a note that still counts.
+-- Find a note that is not too old.
 SELECT at FROM pulse WHERE name = :name AND at > shoal_now() - :counts_for;

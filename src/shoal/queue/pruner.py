@@ -13,7 +13,7 @@ from shoal.queue.job import RUN_KINDS
 from shoal.queue.job_admin_store import JobAdminStore, JobFilter
 
 BATCH = 500
-BATCHES = 20  # per rule in one pass, so that every rule gets its turn
+BATCHES = 20  # batches per rule in one pass, so that every rule gets its turn
 
 
 class RetentionRule(Protocol):
@@ -23,20 +23,21 @@ class RetentionRule(Protocol):
     keep: timedelta
 
     async def prune(self, database: Database, before: int, limit: int) -> tuple[int, bool]:
-        """Remove the rows older than `before` among about `limit` rows, in one commit; returns how many, and whether
-        there may be more. Must not wait for locks or touch rows that are not final."""
+        """Remove the rows older than `before` among about `limit` rows, in one commit; return how many, and whether
+        there may be more. This must not wait for locks or touch rows that are not final."""
         ...
 
 
 @dataclass(slots=True)
 class JobRetention:
-    """Retention of ended jobs: either dead letters or all others. Jobs of runs are kept as long as their run."""
+    """Retention of ended jobs: either dead letters or all other ended jobs. Jobs of runs are kept as long as their
+    run."""
 
     name: str
     keep: timedelta
     store: JobAdminStore
     dead: bool
-    _after: int = 0  # where the last pass stopped, reset at the end: it skips the jobs of runs, which may be many
+    _after: int = 0  # where the last pass stopped; reset at the end. So the many jobs of runs are not read again
 
     async def prune(self, database: Database, before: int, limit: int) -> tuple[int, bool]:
         which, after = JobFilter(dead=self.dead), self._after
@@ -55,7 +56,8 @@ def job_retention(store: JobAdminStore, settings: QueueSettings) -> list[Retenti
 
 
 class Pruner:
-    """Applies the retention rules. Continues immediately while there is more to remove."""
+    """Applies the retention rules. A pass is followed immediately by the next one while there are more rows to
+    remove."""
 
     name = "pruner"
 

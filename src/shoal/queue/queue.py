@@ -1,8 +1,8 @@
 """The operations of the queue: enqueue, lease, extend, finish, fail, release, lose, cancel.
 
 Each is one commit, except `lease`, which commits again after it had to park jobs, and `unpark`, which makes one commit
-per quota key. Jobs that fit into a quota again are unparked after the commit that freed their seats. A method with
-`_in` is part of a larger commit. Signals are emitted when the transaction has committed.
+per quota key. Jobs that fit into a quota again are unparked after the commit that freed their seats. A method whose
+name ends in `_in` is part of a larger commit. Signals are emitted when the transaction has committed.
 """
 
 import random
@@ -35,9 +35,9 @@ from shoal.queue.states import GrantEnd, JobState, Move
 
 T = TypeVar("T")
 
-ROUNDS = 20  # attempts of a lease that finds only jobs over their quota
-SMALL = 40  # jobs per turn: up to this number, the round trip to the store takes longer than the work in it
-APART = 50  # turns to wait, after one that needed more than a statement, before a single statement is tried again
+ROUNDS = 20  # attempts of a lease request that finds only jobs over their quota
+SMALL = 40  # jobs per turn: up to this number, the round trip to the store takes longer than the work in the store
+APART = 50  # after a turn that needed more than one statement: turns before a single statement is tried again
 
 
 class JobsLeased(Signal, frozen=True, kw_only=True, tag=True):
@@ -46,7 +46,7 @@ class JobsLeased(Signal, frozen=True, kw_only=True, tag=True):
     kind: str
     holder: str
     count: int
-    waited_seconds: float  # the longest
+    waited_seconds: float  # the longest wait in the batch
 
 
 class JobLeased(Signal, frozen=True, kw_only=True):
@@ -83,7 +83,8 @@ class Queue:
         self._apart = 0
 
     def on(self, database: Database) -> "Queue":
-        """Return a queue over the same jobs that uses another connection. It has no listeners: only extend leases."""
+        """Return a queue over the same jobs that uses another connection. That queue has no listeners, so use it only
+        to extend leases."""
         return Queue(database, self.enqueuer, self.settings)
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
@@ -99,7 +100,7 @@ class Queue:
     async def lease(
         self, holder: str, kinds: list[str], lanes: list[str], limit: int, capabilities: Sequence[str] = (HTTP,)
     ) -> list[Lease]:
-        """Grant up to `limit` jobs. Jobs over their quota are parked, and another commit tries others instead."""
+        """Grant up to `limit` jobs. Jobs over their quota are parked, and a further commit tries other jobs instead."""
         request, leases = LeaseRequest(holder, kinds, lanes, capabilities), list[Lease]()
         granted: list[Lease] = []
 
@@ -111,7 +112,7 @@ class Queue:
             except BackendUnavailable:
                 if not leases:
                     raise
-                break  # keep what was granted: nobody else could have it until its leases expire
+                break  # keep the granted jobs: nobody else could lease them until these leases expire
             leases += result.leases
             if not result.parked or len(leases) == limit:
                 break
@@ -122,18 +123,18 @@ class Queue:
 
     @property
     def answer_within(self) -> timedelta:
-        """Return how long the store may take to answer a statement about a lease: a later response is of no use."""
+        """Return the maximum time for a statement about a lease: a response after that time would be useless."""
         return answer_within(self.settings)
 
     @property
     def own_attempts(self) -> int | None:
-        """Return our own `WORKER_JOB_ATTEMPTS`; None if it is not set."""
+        """Return this process's `WORKER_JOB_ATTEMPTS`; None if it is not set."""
         return self.settings.job_attempts if "job_attempts" in self.settings.given else None
 
     async def _decide_attempts(self, leases: Sequence[Lease]) -> None:
-        """Let our own `WORKER_JOB_ATTEMPTS` decide how often a run is tried, if it is set, instead of that of the
-        process that created the job, unless a number was given with it. For page jobs, `page_jobs.ingest` does it when
-        one has failed."""
+        """Apply this process's `WORKER_JOB_ATTEMPTS`, if set, to the jobs of runs. It replaces the setting of the
+        process that created the job, but not a number that was given with the job. For page jobs, `page_jobs.ingest`
+        applies the setting when a job has failed."""
         attempts = self.own_attempts
         if attempts is None:
             return
@@ -142,7 +143,7 @@ class Queue:
         differing = [(lease, most) for lease, most in decided if most != lease.max_attempts]
         if not differing:
             return
-        differing.sort(key=lambda one: one[0].fence.job_id)  # locked in this order, like everywhere
+        differing.sort(key=lambda one: one[0].fence.job_id)  # jobs are locked in this order everywhere
 
         async def commit(tx: Tx) -> list[tuple[Lease, int]]:
             return [one for one in differing if await self.jobs.set_attempts(tx, one[0].fence, one[1])]
@@ -150,27 +151,27 @@ class Queue:
         try:
             changed = await self.database.run(commit, within=self.answer_within)
         except ShoalError:
-            return  # the leases are granted whatever happens here; the stored numbers hold for this attempt
+            return  # the leases are granted in any case; for this attempt, the stored numbers apply
         for lease, most in changed:
             lease.max_attempts = most
 
     async def finish_and_lease(self, moves: Sequence[Move], request: LeaseRequest, limit: int) -> TurnResult:
-        """End a batch of jobs and lease the next one in one commit, for kinds whose runs have no listener."""
+        """End a batch of jobs and lease the next batch in one commit, for kinds whose runs have no listener."""
         return await self._turn(moves, request, limit, lambda result: self.emit_turn(request, moves, result))
 
     async def finish_and_lease_in(self, tx: Tx, moves: Sequence[Move], request: LeaseRequest, limit: int) -> TurnResult:
-        """Carry out moves and lease in an open transaction. Each move is fenced; a refused one changes nothing. For
-        moves alone there is `jobs.move`.
+        """Carry out moves and lease in an open transaction. Each move is fenced; a refused move changes nothing. If
+        there are only moves, call `jobs.move`.
 
-        A building block that emits no signals and does not call the listeners of runs: the caller locks the runs
-        before, calls `jobs_moved_in` or its own listener after, or has `emit_turn` called on commit."""
+        This building block emits no signals and does not call the listeners of runs. Before it, the caller locks the
+        runs; after it, the caller calls `jobs_moved_in` or its own listener, or has `emit_turn` called on commit."""
         return await self.lanes.pop(tx, request, limit, self.settings.lease, moves)
 
     async def _turn(
         self, moves: Sequence[Move], request: LeaseRequest, limit: int, emit: Callable[[TurnResult], None]
     ) -> TurnResult:
-        """Finish and lease in a separate commit. A small batch is tried as a single statement, unless that recently
-        was not enough."""
+        """Finish and lease in a separate commit. A small batch is tried as a single statement, unless a single
+        statement was recently not enough."""
 
         async def once(tx: Tx) -> TurnResult | None:
             result = await self.lanes.pop_once(tx, request, limit, self.settings.lease, moves)
@@ -192,7 +193,7 @@ class Queue:
         return await self.database.run(commit, within=self.answer_within)
 
     def emit_turn(self, request: LeaseRequest, moves: Sequence[Move], result: TurnResult) -> None:
-        """Signal what a committed turn did, in few signals whatever the size of the batch."""
+        """Signal what a committed turn did. The number of signals is small, whatever the size of the batch."""
         made = [move for move in moves if move not in result.refused] if result.refused else moves
         ends: dict[GrantEnd, int] = {}
         for move in made:
@@ -219,14 +220,14 @@ class Queue:
         return lease
 
     async def extend(self, fences: Sequence[Fence]) -> Extended:
-        """Renew leases for one more term; returns those that are still held, and which of their jobs to kill."""
+        """Renew leases for one more term; return the leases that are still held, and the jobs among them to kill."""
         return await self.database.run(
             lambda tx: self.jobs.extend(tx, fences, self.settings.lease), within=self.answer_within
         )
 
     async def beat(self, owner: str, fence: Fence, ttl: timedelta, longest: timedelta) -> HeartbeatAnswer:
-        """Renew a bot's lease by the job's own term, or `ttl`, up to `longest` after it was granted; raises `LeaseLost`
-        if that time is over, or the lease does not belong to that owner."""
+        """Renew a bot's lease by the job's own term, or else by `ttl`, up to `longest` after the grant; raise
+        `LeaseLost` if `longest` is over, or if the lease does not belong to that owner."""
         beat = await self.database.run(
             lambda tx: self.jobs.beat(tx, owner, fence, ttl, longest), within=self.answer_within
         )
@@ -235,13 +236,15 @@ class Queue:
         return beat
 
     async def began(self, fence: Fence, node: str, pid: int, config: str | None = None) -> bool:
-        """Record the node, process and configuration that work on a grant; False if the job moved on."""
+        """Record the node, process and configuration that work on a grant; return False if the job is no longer locked
+        by this grant."""
         return await self.database.run(
             lambda tx: self.jobs.note(tx, fence, node, pid, config), within=self.answer_within
         )
 
     async def waits(self, kind: str, lanes: Sequence[str]) -> bool:
-        """Return whether a job of that kind waits in one of these lanes; another process may lease it first."""
+        """Return whether a job of that kind waits in one of these lanes; a different process may lease that job
+        first."""
         return await self.database.read(lambda tx: self.lanes.waits(tx, kind, lanes), within=self.answer_within)
 
     async def held_by(self, holder: str) -> list[Lease]:
@@ -249,7 +252,7 @@ class Queue:
         return await self.database.read(lambda tx: self.jobs.held_by(tx, holder), within=self.answer_within)
 
     async def fail(self, lease: Lease, error: str) -> JobState:
-        """Count a failed attempt: retry after a back-off, or fail permanently after the last attempt."""
+        """Count a failed attempt. The job is retried after a back-off, or fails permanently after its last attempt."""
         return await self._move(self.failure(lease, error), lease)
 
     def failure(self, lease: Lease, error: str) -> Move:
@@ -275,13 +278,14 @@ class Queue:
         return await self.database.read(lambda tx: self.lanes.depth(tx, lane, most))
 
     async def fence(self, tx: Tx, fence: Fence) -> None:
-        """Raise `LeaseLost` unless the job is still locked with that epoch; it stays so until the transaction ends."""
+        """Raise `LeaseLost` unless the job is still locked with that epoch; the job then stays locked until the
+        transaction ends."""
         if not await self.jobs.fence(tx, fence):
             raise LeaseLost(fence.job_id, fence.epoch)
 
     async def other_run_waits(self, tx: Tx, job_id: JobId) -> bool:
-        """Return whether a job of another run, of the same priority or higher, has waited in the same lane for
-        longer than an idle worker's poll interval, which means that no worker is free for it."""
+        """Return whether a job of a different run, with the same or a higher priority, has waited in the same lane for
+        longer than an idle worker's poll interval, which means that no worker is free for that job."""
         return await self.jobs.other_run_waits(tx, job_id, self.settings.poll_every)
 
     async def kill_run(self, tx: Tx, run_id: str) -> int:

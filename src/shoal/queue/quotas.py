@@ -1,5 +1,5 @@
 """Quotas: count the locked jobs of each quota key, park granted jobs that are over quota, and unpark jobs when the
-quota allows it. A row of the table `job_seat` is one locked job that counts towards one key."""
+quota allows it. A row of the table `job_seat` (a seat) is one locked job that counts towards one key."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -16,14 +16,14 @@ from shoal.queue.lanes import Availability
 class QuotaSplit(Struct):
     """Jobs within and over their quotas."""
 
-    seats: list[tuple[str, str]] = field(default_factory=list)  # quota key and job: what the granted ones count for
-    parked: dict[str, str] = field(default_factory=dict)  # the others, each with its full quota key
+    seats: list[tuple[str, str]] = field(default_factory=list)  # quota key and job, for the granted jobs
+    parked: dict[str, str] = field(default_factory=dict)  # the parked jobs, each with its full quota key
 
 
 def split_by_quota(
     jobs: Iterable[str], keys_of: Mapping[str, Sequence[str]], capacity: Mapping[str, int | None]
 ) -> QuotaSplit:
-    """Grant jobs in their order as long as every quota key of theirs has room. `capacity`: how many more jobs a key may
+    """Grant jobs in their order, each if all of its quota keys have room. `capacity`: how many more jobs a key may
     have; None if it has no limit."""
     left = {key: most for key, most in capacity.items() if most is not None}
     split = QuotaSplit()
@@ -40,7 +40,7 @@ def split_by_quota(
 
 
 ID, KIND, QUOTA_KEYS, LANE, CAPABILITY = 0, 2, 9, 10, 12  # indexes in a granted row
-AHEAD = 1000  # jobs at the head of a lane that are searched for others with a full quota key
+AHEAD = 1000  # jobs at the head of a lane among which further jobs with a full quota key are searched
 LAST = 1 << 62  # a rank behind all others
 UNPARK_AT_ONCE = 1000
 
@@ -50,7 +50,7 @@ class QuotaCounts:
 
     def __init__(self, available: Availability) -> None:
         self._available = available
-        self._last_checked = ""  # so that each quota key gets its turn, however many are full
+        self._last_checked = ""  # so that each quota key gets its turn, however many keys are full
 
     async def settle(
         self,
@@ -62,16 +62,17 @@ class QuotaCounts:
         waits: bool = True,
     ) -> tuple[list[Any], int]:
         """Free the seats of the jobs in `left`; of the granted jobs, seat and return those within their quotas, and
-        park and count the others. `quotas`: whether any key may have one. With `waits` off, a key that another
-        transaction is counting is treated as full; the janitor unparks those jobs.
+        park and count the others. `quotas`: whether any key may have a limit. If `waits` is False, a key that a
+        different transaction is counting is treated as full; the janitor later unparks those jobs.
 
-        Only a grant locks quota keys, after its jobs and before hosts, and only keys with a limit: every job of a
-        project has its key, so leases would wait for each other. Freeing a seat needs no lock: a concurrent lease
-        merely counts one too many. Parked jobs are unparked in a separate commit, because this one may have to wait for
-        other jobs, and those for a transaction that counts the same key.
+        Only a grant locks quota keys, after its jobs and before hosts. It locks only keys with a limit: all jobs of a
+        project share a key, so leases would otherwise wait for each other. Freeing a seat needs no lock: a concurrent
+        lease merely counts one job too many. Parked jobs are unparked in a separate commit: this commit may have to
+        wait for other jobs, and these jobs for a transaction that counts the same key.
         """
         if left:
-            # A separate statement: the one that moved the jobs may have waited for `repair`, and cannot see its seats.
+            # A separate statement: the statement that moved the jobs may have waited for `repair` and cannot see its
+            # seats.
             freed = {row["scope"] for row in await tx.all("delete_job_seats", ids=sorted(left))}
             for key in sorted(freed):
                 # If the process dies before that commit, the janitor's next sweep unparks them (0019).
@@ -82,14 +83,15 @@ class QuotaCounts:
         if not rows:
             return granted, 0
         counted = {row["scope"] for row in rows if row["locked"]}
-        # After the keys are locked: the seats of a lease that had them before us are committed by now (0019).
+        # Counted after the keys are locked: the seats of a lease that locked them before us are committed by now
+        # (0019).
         capacity = await self._capacity(tx, [row["scope"] for row in rows])
         capacity |= {key: 0 for key in capacity if key not in counted}
         split = split_by_quota((row[ID] for row in granted), keys_of, capacity)
         await tx.many("insert_job_seats", split.seats)
         if not split.parked:
             return granted, 0
-        # Grants of this very commit: no worker has seen them, so they leave no history (0018).
+        # These grants were made in this same commit: no worker has seen them, so they leave no history (0018).
         await tx.many("park_jobs", list(split.parked.items()))
         queues = {row[ID]: (row[LANE], row[KIND], row[CAPABILITY]) for row in granted}
         full = sorted({(key, *queues[one]) for one, key in split.parked.items() if key in counted})
@@ -97,8 +99,8 @@ class QuotaCounts:
         return [row for row in granted if row[ID] not in split.parked], len(split.parked) + sum(ahead)
 
     async def unpark(self, tx: Tx, key: str) -> int:
-        """Unpark as many jobs of a quota key as its limit allows; returns how many. Call it in a separate commit:
-        it locks the quota key, and after that a commit may wait only for locks on hosts."""
+        """Unpark as many jobs of a quota key as its limit allows; return how many. Call this in a separate commit: it
+        locks the quota key, and after that, a commit may wait only for locks on hosts."""
         await tx.value("lock_quota_keys", keys=[key])
         capacity = (await self._capacity(tx, [key]))[key]
         limit = UNPARK_AT_ONCE if capacity is None else min(capacity, UNPARK_AT_ONCE)
@@ -108,8 +110,9 @@ class QuotaCounts:
         return len(rows)
 
     async def next_with_capacity(self, tx: Tx, limit: int) -> list[str]:
-        """Return those of the next `limit` quota keys with parked jobs that seem to be below their limit; `unpark`
-        counts again, under their locks. Each call continues where the last one stopped, and starts over at the end."""
+        """Read the next `limit` quota keys with parked jobs; return the keys that seem to be below their limit.
+        `unpark` counts again, under the lock of each key. Each call continues where the last one stopped, and starts
+        over at the end."""
         keys = list[str]()
         while len(keys) < limit:
             self._last_checked = await tx.value("first_parked", after=self._last_checked) or ""
@@ -120,9 +123,9 @@ class QuotaCounts:
         return [key for key in keys if (left := capacity[key]) is None or left > 0]
 
     async def repair(self, tx: Tx) -> None:
-        """Drop the seats of jobs that are not locked, and give locked jobs a seat in each limited quota key: they may
-        be wrong if a quota is set while jobs are being leased or ended. Skips a job that another transaction is moving,
-        because its seat would outlive its lease."""
+        """Drop the seats of jobs that are not locked, and give locked jobs a seat in each limited quota key: seats may
+        be wrong if a quota is set while jobs are being leased or ended. A job that a different transaction is moving is
+        skipped, because its seat would outlive its lease."""
         await tx.execute("delete_stale_job_seats")
         await tx.execute("insert_missing_job_seats")
 

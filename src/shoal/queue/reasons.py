@@ -1,5 +1,5 @@
-"""The reasons that jobs are stored with, in words. A job of a run also carries the reason of its run: why its crawl
-ended, or what error ended its page."""
+"""The reasons that are stored with jobs, in words. A job of a run can also have a reason of its run: why the crawl
+ended, or which error ended the page."""
 
 from shoal.base.text import message
 from shoal.queue.states import POISON, STALLED, WORKER_LOST
@@ -43,23 +43,23 @@ PAGE_ERRORS = {
     "render_timeout": message("the scripts of the page did not end in time"),
     "robots_denied": message("robots.txt disallows the page"),
     "robots_unreachable": message("robots.txt could not be fetched"),
-    "self_connection": message("the address is that of the controller"),
+    "self_connection": message("the address belongs to the controller"),
     "tls_error": message("the TLS connection failed"),
     "tls_expired": message("the certificate has expired"),
     "tls_self_signed": message("the certificate is self-signed"),
     "tls_unknown_issuer": message("the certificate comes from an unknown authority"),
-    "tls_wrong_host": message("the certificate is for another host"),
+    "tls_wrong_host": message("the certificate is for a different host"),
     "too_many_encodings": message("the body has too many encodings"),
     "too_many_redirects": message("there are too many redirects"),
     "total_timeout": message("the response took too long"),
     "transport_error": message("the transfer failed"),
     "unexpected": message("an unexpected error"),
-    "unknown_proxy": message("the worker does not know its proxy"),
-    "unreadable_job": message("it cannot be read"),
+    "unknown_proxy": message("the worker has no proxy with that label"),
+    "unreadable_job": message("the job cannot be read"),
     "url_too_long": _URL_REFUSED,
     "worker_killed": message("the page killed its worker"),
 }
-"""Why a page job failed without another attempt: the error of its page."""
+"""Why a page job failed without a further attempt: the error of its page."""
 
 PROCESS_ERRORS = {
     "already_exists": _ERROR,
@@ -80,7 +80,7 @@ PROCESS_ERRORS = {
     "nothing_crawled": message("no seed returned a page"),
     "rate_limited": message("too many requests were sent"),
     "redis_misconfigured": message("Redis is not configured correctly"),
-    "schema_mismatch": message("the store has another schema version"),
+    "schema_mismatch": message("the store has a different schema version"),
     "state_conflict": _ERROR,
     "storage_full": message("the storage is full"),
     "too_large": _ERROR,
@@ -90,10 +90,10 @@ PROCESS_ERRORS = {
     "wait_timed_out": _ERROR,
     "wrong_media_type": _ERROR,
 }
-"""Why the process that crawls by itself left its crawl: the error that ended it."""
+"""Why a process that crawls by itself left its crawl: the error that ended the process."""
 
 RUN_REASONS = {
-    "drained": message("no URL was waiting"),  # limits or quarantine may have kept some from being queued
+    "drained": message("no URL was waiting"),  # limits or quarantine may have kept some URLs from being queued
     "max_pages": message("the page limit was reached"),
     "max_bytes": message("the size limit was reached"),
     "max_seconds": message("the time limit was reached"),
@@ -114,7 +114,7 @@ RUN_REASONS = {
     "queued": _NOT_RUNNING,
     "running": message("a limit of its crawl was reached"),
 }
-"""Why a walker left its crawl, or was cancelled with it."""
+"""Why a walker left its crawl, or was cancelled with the crawl."""
 
 REASONS = (
     PAGE_ERRORS
@@ -137,7 +137,7 @@ REASONS = (
         "no_child": message("its worker could not start a process"),
         "no_slot": message("its worker had no free slot"),
         "not_begun": message("its worker was lost before it began"),
-        "not_taken": message("its bot left before it took it"),
+        "not_taken": message("the bot left before it received the job"),
         "token_revoked": message("the token of its bot was revoked"),
         "token_expired": message("the token of its bot has expired"),
         "host_busy": message("its host is busy"),
@@ -149,5 +149,6 @@ REASONS = (
 
 
 def reason_text(reason: str | None) -> str:
-    """Return the reason of a job's state in words; one that this version does not know, as it is stored."""
+    """Return the reason of a job's state in words. A reason that this version does not know is returned as it is
+    stored."""
     return REASONS.get(reason or "", reason or "")

@@ -1,7 +1,6 @@
-"""Recovery: what becomes of jobs whose workers are lost, of offers that nobody takes, and of parked jobs.
+"""Recovery of jobs whose workers are lost, of offers that nobody takes, and of parked jobs.
 
-Each operation is one commit, except `unpark`, which makes one per quota key, and `release_bot`, which makes one per
-batch."""
+Each operation is one commit, except `unpark` (one commit per quota key) and `release_bot` (one commit per batch)."""
 
 import random
 from collections import Counter
@@ -21,18 +20,18 @@ from shoal.queue.lanes import LaneRepair, Lanes
 from shoal.queue.moves import JobMoves, JobsMoved
 from shoal.queue.states import GrantEnd, JobState, Move
 
-ANSWER_PART = 0.5  # of a lease: how long the store may take to answer about it
+ANSWER_PART = 0.5  # share of the lease term that a statement about the lease may take
 JITTER = 0.1
-RELEASED_AT_ONCE = 100  # jobs of a bot, in one commit
+RELEASED_AT_ONCE = 100  # jobs of a bot that one commit releases
 
 
 def answer_within(settings: QueueSettings) -> timedelta:
-    """Return how long the store may take to answer a statement about a lease: a later response is of no use."""
+    """Return the maximum time for a statement about a lease: a response after that time would be useless."""
     return settings.lease * ANSWER_PART
 
 
 class JobsReturned(Signal, frozen=True, kw_only=True):
-    """Waiting jobs of private lanes went to the shared one, so every worker may lease them."""
+    """Waiting jobs of private lanes went to the shared lane, so every worker may lease them."""
 
     count: int
 
@@ -65,18 +64,18 @@ class Recovery:
         self._jitter = jitter
 
     async def expired(self, limit: int, *, bots: bool) -> list[LostJob]:
-        """Return locked jobs whose lease expired, oldest first, with or without those that bots hold. They are
+        """Return locked jobs whose lease expired, oldest first, with or without the jobs of bots. The jobs are
         candidates for `expire`: their workers may still come back."""
         return await self._database.read(lambda tx: self._store.expired(tx, limit, bots=bots))
 
     async def expire(self, seen: Sequence[LostJob]) -> int:
-        """Take jobs of one kind and run, or of none, from workers whose leases expired, in one commit; return how many.
-        Others are left alone: their workers came back, or another process was first."""
+        """Take back, in one commit, jobs of one kind whose leases expired, all of the same run or all without a run;
+        return how many. Jobs are left alone if their workers came back, or if a different process was first."""
         kind, run_id = seen[0].kind, seen[0].run_id
 
         async def commit(tx: Tx) -> int:
             await self._moves.lock_run(tx, kind, run_id)
-            # Checked again under the locks: workers may have renewed their leases since `expired` read them (0021).
+            # Check again under the locks: workers may have renewed their leases since `expired` read them (0021).
             lost = await self._store.lost_in(tx, [Fence(job.id, job.epoch) for job in seen], expired=True)
             await self._move_lost(tx, lost, GrantEnd.EXPIRED)
             for bot, count in Counter(bot for job in lost if (bot := bot_of(job.lease_holder))).items():
@@ -87,18 +86,18 @@ class Recovery:
         return await self._database.run(commit)
 
     async def lose(self, lease: Lease, error: str, reason: str = states.WORKER_LOST) -> JobState:
-        """Take a job back before its lease expires, because our child died with it or was killed as stalled."""
+        """Take a job back before its lease expires, because the child that ran it died or was killed as stalled."""
         moves = await self.lose_all([lease], error, reason)
         if not moves:
             raise LeaseLost(lease.fence.job_id, lease.fence.epoch)
         return moves[0].to
 
     async def lose_all(self, leases: Sequence[Lease], error: str, reason: str = states.WORKER_LOST) -> list[Move]:
-        """Return the jobs of a child that died to their lanes, or make those past the poison limit dead letters, in one
-        commit; return the moves of those that were still ours."""
+        """Return the jobs of a dead child to their lanes, in one commit; jobs past the poison limit become dead
+        letters. Return the moves of the jobs that were still ours."""
 
         async def commit(tx: Tx) -> list[Move]:
-            # In one order, and all of them before the first job (0019).
+            # Lock runs in a fixed order, and all runs before the first job (0019).
             for kind, run_id in sorted({(lease.kind, lease.run_id or "") for lease in leases}):
                 await self._moves.lock_run(tx, kind, run_id or None)
             lost = await self._store.lost_in(tx, [lease.fence for lease in leases], expired=False)
@@ -109,7 +108,7 @@ class Recovery:
     async def _move_lost(
         self, tx: Tx, lost: Sequence[LostJob], end: GrantEnd, error: str = "", reason: str = states.WORKER_LOST
     ) -> list[Move]:
-        """Take back jobs that are locked, as are their runs. `error`: empty if their leases expired."""
+        """Take back jobs. The jobs and their runs are locked. `error`: empty if their leases expired."""
         moves = [
             await self._move_of_lost(tx, job, end, error or f"the lease of {job.lease_holder} expired", reason)
             for job in lost
@@ -122,16 +121,16 @@ class Recovery:
         return moves
 
     async def recover(self, holder: str) -> int:
-        """Take back the leases of a process of this machine that is known to be dead, and of its children, without
-        waiting until they expire; returns how many. As for any lost worker, no attempt is counted. `holder` is the name
-        under which that process held leases."""
-        # Read without locks: `lose_all` leaves out what a janitor has taken back since (0043).
+        """Take back the leases of a process on this machine that is known to be dead, and of its children, without
+        waiting for the leases to expire; return how many. As for any lost worker, no attempt is counted. `holder` is
+        the name under which that process held leases."""
+        # Read without locks: `lose_all` leaves out jobs that a janitor has taken back since (0043).
         held = await self._database.read(lambda tx: self._store.held_by_process(tx, holder))
         return len(await self.lose_all(held, f"{holder} was restarted")) if held else 0
 
     async def release_bot(self, token: str, reason: str) -> None:
-        """Return the jobs that a bot's token holds to their lanes immediately, because it can send no result for them.
-        Nothing is counted against them."""
+        """Immediately return the jobs of a bot's token to their lanes, because the bot can no longer send results for
+        them. No attempt or crash is counted."""
         holder = bot_holder(token, "").rstrip("/")
         held = await self._database.read(lambda tx: self._store.held_by_process(tx, holder))
         for start in range(0, len(held), RELEASED_AT_ONCE):
@@ -146,11 +145,11 @@ class Recovery:
 
     async def _move_of_lost(self, tx: Tx, lost: LostJob, end: GrantEnd, error: str, reason: str) -> Move:
         """Decide what becomes of a job whose worker is lost: it returns to its lane, or becomes a dead letter past
-        the poison limit. A job lost by a bot waits first, and may be lost only as often as its policy allows
-        retries. A crash counts only if the worker had some of the run's work in flight. The run and the job are
+        the poison limit. A job that a bot lost waits first; the number of such losses is limited by the retries of its
+        policy. A crash counts only if the worker had some of the run's work in flight. The run and the job are
         locked."""
         listener = self._moves.listeners.get(lost.kind)
-        # A commit that takes URLs holds the fence, so none comes between this check and the move (0006).
+        # A commit that takes URLs holds the fence, so no such commit comes between this check and the move (0006).
         if listener is not None and lost.run_id is not None and await listener.was_idle(tx, lost.run_id, lost):
             return states.give_back(lost.id, lost.epoch, end, error, reason, counts_crash=False)
         crashes = 1 if lost.settled else lost.crash_count + 1
@@ -163,7 +162,7 @@ class Recovery:
         return states.give_back(lost.id, lost.epoch, end, error, reason)
 
     def backoff(self, attempts: int) -> timedelta:
-        """Return the retry delay: `WORKER_BACKOFF_MS · 2^(attempts-1)` plus jitter, which only adds."""
+        """Return the retry delay: `WORKER_BACKOFF_MS · 2^(attempts-1)` plus a positive jitter."""
         return self.settings.backoff_after(attempts) * (1 + JITTER * self._jitter())
 
     async def hand_back(self, lane: str) -> int:
@@ -172,14 +171,14 @@ class Recovery:
 
     async def hand_back_in(self, tx: Tx, lane: str) -> int:
         """Move the jobs of a private lane to the shared one in an open transaction; returns how many. Jobs that are
-        being leased at this moment stay, so repeat it while the node is away."""
+        being leased at this moment stay, so repeat the call while the node is away."""
         returned = await self._lanes.return_lane(tx, lane)
         self._emit_returned(tx, returned)
         return returned
 
     async def tidy(self, limit: int) -> int:
-        """Make jobs available whose time has come, correct the counts of quotas, and return offers that no node took
-        to the shared lane; returns how many offers."""
+        """Make jobs available whose start time has come, correct the quota counts, and move offers that no node took to
+        the shared lane; return the number of these offers."""
 
         async def commit(tx: Tx) -> list[str]:
             offers = await self._lanes.return_offers(tx, limit)
@@ -189,7 +188,8 @@ class Recovery:
             return offers
 
         offered_to = await self._database.run(commit)
-        # In its own commit: it waits for nodes, which no commit may do after it has locked a host (0043).
+        # In a separate commit, because this waits for nodes, and no commit may do that after it has locked a host
+        # (0043).
         if offered_to:
             await self._database.run(lambda tx: self._lanes.count_lapses(tx, set(offered_to)))
         return len(offered_to)
@@ -199,15 +199,15 @@ class Recovery:
             tx.on_commit(lambda: self._signals.emit(JobsReturned(count=count)))
 
     async def unpark(self, limit: int) -> int:
-        """Unpark as many jobs as their quotas allow, for the next `limit` quota keys; returns how many. Each key is
-        unparked in a separate commit, which holds the lock of that key."""
+        """Unpark as many jobs as their quotas allow, for the next `limit` quota keys; return how many. Each key gets a
+        separate commit, which holds the lock of that key."""
         freed = 0
         for key in await self._database.read(lambda tx: self._store.quotas.next_with_capacity(tx, limit)):
             freed += await self._database.run(partial(self._store.quotas.unpark, key=key))
         return freed
 
     async def repair_lanes(self) -> LaneRepair:
-        """Put back what lanes outside the database have lost."""
+        """Put back jobs that lanes outside the database have lost."""
         return await self._lanes.repair(self._database)
 
     async def freshest_lease(self) -> timedelta | None:

@@ -1,5 +1,5 @@
-"""Lanes on SQL: the jobs table itself. A pop moves, selects and locks in one statement on PostgreSQL, and in a few
-on SQLite, where no other writer can interfere."""
+"""Lanes on SQL: the jobs table itself. A pop moves, selects and locks jobs: in one statement on PostgreSQL, in a few
+statements on SQLite, where no other writer can interfere."""
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
@@ -26,7 +26,7 @@ _job_id = attrgetter("job_id")
 
 
 class Turn(Struct, frozen=True):
-    """One commit of a holder: the jobs that it ends or returns, and how many others it wants."""
+    """One commit of a holder: the jobs that the holder ends or returns, and how many new jobs it wants."""
 
     request: LeaseRequest
     limit: int
@@ -35,16 +35,17 @@ class Turn(Struct, frozen=True):
 
     @classmethod
     def of(cls, request: LeaseRequest, limit: int, ttl: timedelta, moves: Sequence[Move]) -> "Turn":
-        """Return a turn whose leases last as long as the holder's do: a bot's have their own term."""
+        """Return a turn with the lease term of the holder: bots have their own lease term."""
         return cls(request, limit, request.lock_ttl or ttl, moves)
 
     def more(self, granted: int) -> "Turn":
-        """Return the turn that grants what is still wanted."""
+        """Return a turn for the number of jobs that are still wanted."""
         return Turn(self.request, self.limit - granted, self.ttl)
 
 
 class Candidates(Struct, frozen=True):
-    """The jobs that a turn may grant: those of lanes, each from a rank on, or those that other lanes gave out."""
+    """The jobs that a turn may grant: either all jobs of some lanes, each lane from a certain rank on, or the jobs that
+    lanes outside the database gave out."""
 
     lanes: Sequence[str] = ()
     floors: Sequence[int] = ()
@@ -56,8 +57,8 @@ class Candidates(Struct, frozen=True):
 
 
 class _TurnOutcome(Struct):
-    """The outcome of a turn: the jobs moved, those of them that may have counted towards a quota, and the jobs
-    granted; whether other jobs became due, whether a quota may apply, and whether the turn did anything at all."""
+    """The outcome of a turn: the moved jobs, which of these may have counted towards a quota, and the granted jobs;
+    whether other jobs became due, whether a quota may apply, and whether the turn did anything at all."""
 
     moved: set[str]
     counted: set[str]
@@ -67,8 +68,8 @@ class _TurnOutcome(Struct):
     done: bool = True
 
     def refused(self, moves: Sequence[Move]) -> list[Move]:
-        """Return the refused moves. A batch may hold an old grant of a job beside its newest one, and only the newest
-        can have been live."""
+        """Return the refused moves. A batch may contain an old grant of a job and its newest grant; only the newest
+        grant can have been live."""
         if len(self.moved) == len(moves):
             return []
         newest = {move.job_id: move.epoch for move in sorted(moves, key=lambda move: move.epoch)}
@@ -87,15 +88,15 @@ class SqlLanes:
         self._lease_start = LeaseStart()
 
     def takes_one_statement(self, jobs: Sequence[NewJob]) -> bool:
-        # Dedupe keys have to be looked up, and the hosts at which jobs wait recorded.
+        # Further statements look up dedupe keys and record the hosts at which jobs wait.
         return all(job.dedupe_key is None and job.host is None for job in jobs)
 
     async def push(self, tx: Tx, jobs: Sequence[NewJob]) -> None:
-        # Their rows are in the lanes already; only the hosts at which they wait have to be recorded.
+        # The rows of these jobs are in the lanes already; only the hosts at which the jobs wait have to be recorded.
         await self._available.note(tx, [job.id for job in jobs], _best_of_hosts(jobs))
 
     async def move(self, tx: Tx, moves: Sequence[Move]) -> list[Move]:
-        """Only carry out moves; returns those that were refused."""
+        """Carry out moves without granting jobs; return the refused moves."""
         turn = Turn(LeaseRequest("", (), (), ()), 0, timedelta(0), moves)
         return (await self.pop_among(tx, turn, Candidates())).refused
 
@@ -112,8 +113,7 @@ class SqlLanes:
         return await self._complete(tx, turn, await self._move_and_grant(tx, turn, candidates))
 
     async def _complete(self, tx: Tx, turn: Turn, outcome: _TurnOutcome) -> TurnResult:
-        """Follow up on what a turn moved and granted: grant jobs that have just become due as well, then look at the
-        quotas."""
+        """Follow up on a turn: also grant jobs that have just become due, then apply the quotas."""
         await self._note_returned(tx, turn.moves, outcome)
         if outcome.any_due:
             await self.make_due(tx)
@@ -124,11 +124,11 @@ class SqlLanes:
         return await self._within_quotas(tx, turn, outcome)
 
     async def pop_by_host(self, tx: Tx, turn: Turn, other: JobHosts | None = None) -> TurnResult:
-        """Carry out a turn that leases by host, from our own table of hosts or from an `other` one."""
+        """Carry out a turn that leases by host, from the table of hosts in this database, or from `other`."""
         outcome = await self._move_and_grant(tx, turn, Candidates())
         await self._note_returned(tx, turn.moves, outcome)
         made_due = await self.make_due(tx) if outcome.any_due else 0
-        # Other lanes get jobs that have become due only after this commit.
+        # Lanes outside the database get jobs that have become due only after this commit.
         sources = [self._hosts] if other is None else [other, self._hosts] if made_due else [other]
         looked: list[tuple[JobHosts, dict[Key, ExaminedHost]]] = []
         for source in sources if turn.limit else ():
@@ -146,7 +146,7 @@ class SqlLanes:
         return await self.turn_once(tx, Turn.of(request, limit, ttl, moves), Candidates.of_lanes(request))
 
     async def turn_once(self, tx: Tx, turn: Turn, candidates: Candidates) -> TurnResult | None:
-        """Carry out a turn as a single statement; None if that is not enough, and nothing was done."""
+        """Carry out a turn as a single statement; if one statement is not enough, do nothing and return None."""
         if not self.fits_one_statement(turn):
             return None
         if not self._in_one_statement:
@@ -158,13 +158,15 @@ class SqlLanes:
         return TurnResult(outcome.refused(turn.moves), [_granted(row) for row in _in_order(outcome.rows, turn.request)])
 
     def fits_one_statement(self, turn: Turn) -> bool:
-        """Return whether `turn_once` can do this at all. On SQLite every unit of work is like a single statement."""
+        """Return whether `turn_once` can carry out this turn. On SQLite every unit of work is like a single
+        statement."""
         if not self._in_one_statement:
             return True
         return turn.request.rate_limiter is None and not any(_waits_again(move) for move in turn.moves)
 
     async def _grant_from_lanes(self, tx: Tx, turn: Turn) -> _TurnOutcome:
-        """Carry out a turn with jobs of its lanes: from where large batches have advanced to, then from the head."""
+        """Carry out a turn with jobs of its lanes: first from the rank to which large batches have advanced, then from
+        the head."""
         request, limit = turn.request, turn.limit
         if not self._in_one_statement:
             return await self._by_steps(tx, turn, Candidates.of_lanes(request))
@@ -183,7 +185,7 @@ class SqlLanes:
     async def _by_one_statement(
         self, tx: Tx, turn: Turn, candidates: Candidates, *, alone: bool = False
     ) -> _TurnOutcome:
-        """Move and grant in one statement. `alone`: do nothing if others would have to follow."""
+        """Move and grant in one statement. `alone`: do nothing if further statements would have to follow."""
         request = turn.request
         outcome, *rows = await tx.all(
             "turn_jobs",
@@ -204,7 +206,7 @@ class SqlLanes:
         return _TurnOutcome(moved, counted, rows, outcome["any_due"], outcome["limited"], outcome["done"])
 
     async def _by_steps(self, tx: Tx, turn: Turn, candidates: Candidates) -> _TurnOutcome:
-        """Do the same where no other writer can interfere."""
+        """Move and grant in several statements, on a store where no other writer can interfere."""
         moved, counted = await self._move(tx, turn.moves) if turn.moves else (set(), set())
         if not turn.limit:
             return _TurnOutcome(moved, counted, [], False, False)
@@ -219,12 +221,12 @@ class SqlLanes:
         return _TurnOutcome(moved, counted, leased, await tx.one("any_due") is not None, True)
 
     async def _note_returned(self, tx: Tx, moves: Sequence[Move], outcome: _TurnOutcome) -> None:
-        """Make those of the moved jobs available that wait again at once."""
+        """Make the moved jobs available that wait again immediately."""
         again = [move.job_id for move in moves if _waits_again(move) and move.job_id in outcome.moved]
         await self._available.note(tx, again, again)
 
     async def _within_quotas(self, tx: Tx, turn: Turn, outcome: _TurnOutcome) -> TurnResult:
-        """Grant what fits into the quotas, and park the rest."""
+        """Grant the jobs that fit into the quotas, and park the other jobs."""
         rows, parked = _in_order(outcome.rows, turn.request), 0
         if outcome.counted or any(row[QUOTA_KEYS] is not None for row in rows):
             rows, parked = await self._quotas.settle(
@@ -241,7 +243,7 @@ class SqlLanes:
         return [orjson.loads(row["dispatch"] or "{}").get("node_id", "") for row in rows]
 
     async def count_lapses(self, tx: Tx, node_ids: Collection[str]) -> None:
-        for node_id in sorted(node_ids):  # the order in which heartbeats lock nodes, too (0043)
+        for node_id in sorted(node_ids):  # heartbeats lock nodes in the same order (0043)
             await tx.execute("count_lapse", id=node_id)
 
     async def depth(self, tx: Tx, lane: str, most: int) -> int:
@@ -260,7 +262,7 @@ class SqlLanes:
         return await self._note_available(tx, await tx.all("make_due", limit=DUE_AT_ONCE))
 
     async def _note_available(self, tx: Tx, rows: Sequence[Any]) -> int:
-        """Follow up on jobs that have just become available; returns how many did."""
+        """Follow up on jobs that have just become available; return their number."""
         at_hosts = [row["id"] for row in rows if row["host"] is not None]
         await self._available.note(tx, [row["id"] for row in rows], at_hosts)
         return len(rows)
@@ -269,7 +271,7 @@ class SqlLanes:
         """Carry out moves where no other writer can interfere: read which jobs are locked, then move them, grouping
         equal moves."""
         rows = await tx.all("held_jobs", ids=[move.job_id for move in moves])
-        # This transaction is the only writer, so what is held here is still held when it is moved (0002).
+        # This transaction is the only writer, so jobs that are locked here are still locked when they are moved (0002).
         held = {(row[0], row[1]): row[2] for row in rows}
         made = [move for move in moves if (move.job_id, move.epoch) in held]
         now = rows[0][4] if rows else 0
@@ -295,8 +297,8 @@ OUTCOME = ("states", "ends", "reasons", "errors", "waits", "counts")
 
 
 def _by_outcome(moves: list[Move]) -> dict[str, list[Any]]:
-    """Return the distinct outcomes of these moves, and the index of the outcome of each job. Most moves of a batch
-    are alike, and every array element has a cost."""
+    """Return the distinct outcomes of these moves, and the index of the outcome of each job. Most moves of a batch have
+    equal outcomes, and every array element has a cost."""
     outcomes: dict[tuple[Any, ...], int] = {}
     numbers = [outcomes.setdefault((*_outcome(move), _counts(move)), len(outcomes) + 1) for move in moves]
     columns = list(map(list, zip(*outcomes, strict=True))) or [[] for _ in OUTCOME]
@@ -310,7 +312,8 @@ def _outcome(move: Move) -> tuple[Any, ...]:
 
 
 def _error(move: Move) -> str | None:
-    """Return the error as stored: it may quote a page or a bot, and must not fail the other moves of its batch."""
+    """Return the error as it is stored. It may quote a page or a bot, so it is cleaned: it must not fail the other
+    moves of its batch."""
     return None if move.error is None else storable(move.error)
 
 
@@ -340,7 +343,7 @@ def _best_of_hosts(jobs: Sequence[NewJob]) -> list[JobId]:
             key = (job.lane, job.kind, job.capability, job.host)
             if key not in best or job.priority > best[key].priority:
                 best[key] = job
-    timed = [job.id for job in jobs if job.host is not None and job.not_before is not None]  # some may be due already
+    timed = [job.id for job in jobs if job.host is not None and job.not_before is not None]  # may be due
     return [*(job.id for job in best.values()), *timed]
 
 
@@ -352,7 +355,7 @@ def _in_order(rows: list[Any], request: LeaseRequest) -> list[Any]:
 
 
 def lease_of(row: Any) -> Lease:
-    # By index: access by name costs as much as the rest, and a batch has many rows.
+    # By index: access by name would double the cost, and a batch has many rows.
     job_id, epoch, kind, run_id, payload, attempts, max_attempts, crash_count, waited = row[:9]
     return Lease(Fence(job_id, epoch), kind, run_id, payload, attempts, max_attempts, crash_count, waited / 1e6)
 
@@ -367,7 +370,7 @@ def _granted(row: Any) -> Lease:
 LANE, RANK = 10, 11  # indexes in a granted row
 LOWEST = -(1 << 62)
 LARGE = 50  # jobs per batch
-LOOKS = 9  # queries from there before the next from the head; until then a better-ranked job may be missed
+LOOKS = 9  # queries from an advanced rank before the next one from the head; meanwhile, a better job may be missed
 
 
 class LeaseStart:
@@ -387,7 +390,7 @@ class LeaseStart:
         return [self._ranks.get(_queue_key(request, lane), LOWEST) for lane in request.lanes]
 
     def learn(self, request: LeaseRequest, limit: int, granted: list[Any]) -> None:
-        """Learn from a batch: a full one leaves no job before its last rank that could be leased."""
+        """Learn from a batch: after a full batch, no job before its last rank can be leased."""
         if limit < LARGE or len(granted) < limit or len(request.kinds) * len(request.capabilities) > 1:
             self._ranks.clear()
             return

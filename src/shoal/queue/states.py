@@ -1,6 +1,7 @@
 """The state machine of jobs: its states, its moves, and a named constructor for each move.
 
-`attempts` counts failures, `crash_count` lost workers, `lease_epoch` grants; the three are never mixed.
+`attempts` counts failures, `crash_count` counts lost workers, and `lease_epoch` counts grants; the three are never
+mixed.
 """
 
 from datetime import timedelta
@@ -42,7 +43,7 @@ LABELS = {
 }
 
 
-PRIORITY_DROP = 10  # for a job that is retried
+PRIORITY_DROP = 10  # points of priority that a retried job loses
 
 
 class GrantEnd(StrEnum):
@@ -82,8 +83,8 @@ class Move(Struct):
     counts_attempt: bool = False
     counts_crash: bool = False
     priority_drop: int = 0
-    to_the_back: bool = False  # behind other jobs of its priority
-    unseen: bool = False  # granted in this same commit and reported to nobody: treated as never granted
+    to_the_back: bool = False  # the job waits behind other jobs of its priority
+    unseen: bool = False  # granted in this same commit and reported to no worker: treated as never granted
 
 
 def finish(job_id: JobId, epoch: int, reason: str | None = None) -> Move:
@@ -109,7 +110,7 @@ def fail(job_id: JobId, epoch: int, error: str) -> Move:
 
 
 def give_up(job_id: JobId, epoch: int, reason: str, error: str) -> Move:
-    """Fail the job whatever attempts are left, because another one would end in the same way."""
+    """Fail the job even if attempts are left, because a further attempt would end in the same way."""
     return Move(job_id, epoch, JobState.FAILED, GrantEnd.FAILED, reason, error, counts_attempt=True)
 
 
@@ -123,7 +124,7 @@ def put_off(job_id: JobId, epoch: int, wait: timedelta, reason: str) -> Move:
 
 
 def take_back(job_id: JobId, epoch: int, reason: str) -> Move:
-    """Undo a grant of this same commit: no history row, and its epoch is reused."""
+    """Undo a grant of this same commit: it leaves no history row, and its epoch is reused."""
     return Move(job_id, epoch, JobState.PENDING, GrantEnd.RELEASED, reason, unseen=True)
 
 
@@ -133,15 +134,15 @@ def step_back(job_id: JobId, epoch: int) -> Move:
 
 
 WORKER_LOST = "worker_lost"
-STALLED = "stalled"  # settled nothing for too long although work was due, and was killed
+STALLED = "stalled"  # the process settled nothing for too long although work was due, and was killed
 POISON = "poison"
 
 
 def give_back(
     job_id: JobId, epoch: int, end: GrantEnd, error: str, reason: str = WORKER_LOST, *, counts_crash: bool = True
 ) -> Move:
-    """Return the job of a lost worker; it may be leased again at once. No crash is counted if the worker had none of
-    its work in flight."""
+    """Return the job of a lost worker; it may be leased again immediately. No crash is counted if the worker had no
+    work of the job in flight."""
     return Move(job_id, epoch, JobState.PENDING, end, reason, error, counts_crash=counts_crash)
 
 

@@ -17,7 +17,8 @@ ORDER BY g.dedupe_key, g.place
 ON CONFLICT (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL DO NOTHING;
 
 -- name: insert_dispatched_jobs
--- Do the same for jobs whose lane was chosen: some are offered to a node. Apart, because more columns cost more.
+-- Store pending jobs whose lane the dispatcher chose; some of them are offered to a node. A separate statement, because
+-- more columns cost more time.
 -- rows: id kind capability host run_id payload lane dedupe_key scopes priority not_before max_attempts lock_ttl place ageing session offer dispatch
 INSERT INTO job (id, kind, capability, host, state, run_id, payload, lane, dedupe_key, scopes, priority, rank, not_before, due,
                  max_attempts, lock_ttl, created_at, line_at, offered_session, offered_until, dispatch)
@@ -41,16 +42,16 @@ SELECT dedupe_key, id FROM job WHERE dedupe_key = ANY(:keys::text[]) AND finishe
 -- name: turn_jobs
 -- End or return locked jobs and grant the next ones, in one statement. Moves are made by compare-and-set, each with a
 -- history row unless no worker has seen the grant; equal moves are grouped and refer to their outcome by its number. A
--- returned job of a private lane goes to the shared one: its offer is over.
--- Then jobs are granted: lane by lane, of the requested kinds and capabilities the one whose first job ranks best,
--- then the next, up to :limit; or, of lanes that are kept elsewhere, those of the :popped jobs that still wait. The first
--- row says which moves were made, which of those jobs may have seats, and
--- whether jobs have become due. With :alone, nothing is done, and the row says so, if more would have to follow in the
--- same commit: seats to settle, or jobs to make due. Moved and leased jobs are looked up by a list of ids, whatever
--- the planner estimates, and the check whether they are locked is written so that the planner cannot estimate it;
--- otherwise it would read all locked jobs. Jobs to move are locked first and in the order of their ids, like everywhere;
--- those to grant are not waited for. The best first job is searched only where there is a choice, because rows
--- leased since the last vacuum are skipped each time.
+-- returned job of a private lane goes to the shared lane, because its offer is over.
+-- Then jobs are granted, up to :limit: lane by lane, and within a lane first from the requested kind and capability
+-- whose first job ranks best, then from the next. If lanes are kept outside the database, the :popped jobs that still
+-- wait are granted instead. The first row says which moves were made, which of the moved jobs may have seats, and
+-- whether jobs have become due. With :alone, the statement does nothing if further statements would have to follow in
+-- the same commit (seats to settle, or jobs to make due); the first row then says so. Moved and leased jobs are always
+-- looked up by a list of ids, and the check whether they are locked is written so that the planner cannot estimate it;
+-- otherwise the planner would read all locked jobs. Jobs to move are locked first and in the order of their ids, like
+-- everywhere; jobs to grant are skipped if they are locked. The best first job is searched only where there is a
+-- choice, because each search skips all rows that were leased since the last vacuum.
 WITH t AS MATERIALIZED (SELECT shoal_now() AS now),
 held AS MATERIALIZED (
     SELECT j.id, j.lease_holder FROM job AS j
@@ -153,13 +154,13 @@ UNION ALL
 SELECT leased.*, NULL, NULL, NULL, NULL, NULL FROM leased;
 
 -- name: lane_entries
--- Return where those of these jobs that wait and are due wait.
+-- For the jobs among these that wait and are due, return where they wait.
 SELECT id, lane, kind, capability, rank, host FROM job
 WHERE id = ANY(:ids::text[]) AND CASE WHEN state = 'pending' THEN due = 1 ELSE FALSE END;
 
 -- name: extend_leases
--- Extend leases that are still held, and return which jobs are to be killed. Touches no column that a fence guards.
--- Looks jobs up by id, and locks them in that order, as `turn_jobs` does.
+-- Extend leases that are still held, and return which jobs are to be killed. The statement touches no column that a
+-- fence guards. It looks jobs up by id and locks them in id order, as `turn_jobs` does.
 -- rows: id epoch ttl
 WITH held AS MATERIALIZED (
     SELECT j.id FROM job AS j WHERE j.id = ANY(:id::text[]) AND CASE WHEN j.state = 'locked' THEN TRUE ELSE FALSE END
@@ -172,8 +173,8 @@ WHERE job.id = ANY(ARRAY(SELECT held.id FROM held)) AND job.id = m.id AND job.le
 RETURNING job.id, m.epoch, job.kill_at <= t.now AS kill;
 
 -- name: fence_job
--- Return whether a grant is still valid; it stays valid until the transaction ends, and extensions neither wait nor
--- are waited for.
+-- Return whether a grant is still valid; it stays valid until the transaction ends. This statement and lease extensions
+-- do not wait for each other.
 SELECT 1 FROM job WHERE id = :id AND lease_epoch = :epoch AND CASE WHEN state = 'locked' THEN TRUE ELSE FALSE END FOR KEY SHARE;
 
 -- name: make_due
@@ -189,8 +190,8 @@ SELECT count(pg_advisory_xact_lock(hashtextextended(s.scope, 7346019)))
 FROM (SELECT scope FROM unnest(:keys::text[]) AS g (scope) ORDER BY scope) AS s;
 
 -- name: lock_limited_keys
--- Return those of these quota keys that have a limit, and lock them for counting, in order. With :waits 0, those that
--- another commit is counting are returned as not locked.
+-- Return the quota keys among these that have a limit, and lock them for counting, in order. If :waits is 0, keys that
+-- a different commit is counting are returned as not locked.
 SELECT s.scope, CASE WHEN :waits = 1 THEN pg_advisory_xact_lock(hashtextextended(s.scope, 7346019)) IS NOT NULL
                 ELSE pg_try_advisory_xact_lock(hashtextextended(s.scope, 7346019)) END AS locked
 FROM (SELECT g.scope FROM unnest(:keys::text[]) AS g (scope)
@@ -204,8 +205,8 @@ DELETE FROM job_seat WHERE ctid = ANY(ARRAY(
     WHERE coalesce((SELECT j.state FROM job AS j WHERE j.id = s.job_id), '') <> 'locked' ORDER BY s.job_id FOR UPDATE SKIP LOCKED));
 
 -- name: insert_missing_job_seats
--- Insert seats for the locked jobs of limited quota keys that have none. Jobs that another commit is moving are
--- skipped, and a commit that moves one of the others waits for us, so that no job has a seat without being locked.
+-- Insert missing seats for locked jobs with limited quota keys. Jobs that a different commit is moving are skipped, and
+-- a commit that wants to move one of the other jobs waits for us, so that no job has a seat without being locked.
 INSERT INTO job_seat (scope, job_id)
 SELECT s.scope, j.id FROM job AS j, jsonb_array_elements_text(j.scopes::jsonb) AS s (scope)
 WHERE j.state = 'locked' AND j.lease_until > 0 AND j.scopes IS NOT NULL
@@ -233,8 +234,8 @@ INSERT INTO job_seat (scope, job_id) SELECT * FROM unnest(:scope::text[], :job_i
 ON CONFLICT DO NOTHING;
 
 -- name: park_jobs
--- Take back grants that no worker has seen, because their quota is full, and park the jobs; those of a node, whose offers
--- are over, for every worker.
+-- Take back grants that no worker has seen, because their quota is full, and park the jobs. The offers to nodes are
+-- over, so these jobs are parked for every worker.
 -- rows: id scope
 UPDATE job
 SET state = 'pending', state_reason = 'quota', lease_epoch = lease_epoch - 1, lease_holder = NULL, lease_until = NULL,
@@ -242,7 +243,7 @@ SET state = 'pending', state_reason = 'quota', lease_epoch = lease_epoch - 1, le
 FROM unnest(:id::text[], :scope::text[]) AS g (id, scope) WHERE job.id >= g.id AND job.id <= g.id;
 
 -- name: rank_ahead
--- Return the rank of the job at the given position of a queue, if it is that long.
+-- Return the rank of the job at the given position of a queue, if the queue is that long.
 SELECT rank FROM job
 WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind AND capability = :capability
 ORDER BY rank, id OFFSET :ahead LIMIT 1;
@@ -295,7 +296,7 @@ RETURNING id, host;
 SELECT id FROM job WHERE id = ANY(:ids::text[]) ORDER BY id FOR UPDATE;
 
 -- name: lock_expired
--- Return those of these grants that are still locked and expired, locked in the order of their ids.
+-- Return the grants among these that are still locked and have expired; lock the jobs in the order of their ids.
 SELECT job.id FROM job
 JOIN unnest(:ids::text[], :epochs::bigint[]) AS g (id, epoch) ON g.id = job.id AND g.epoch = job.lease_epoch
 WHERE job.id = ANY(:ids::text[]) AND CASE WHEN job.state = 'locked' THEN job.lease_until < shoal_now() ELSE FALSE END
@@ -311,7 +312,8 @@ FROM job WHERE id = ANY(:ids::text[]) AND CASE WHEN state = 'locked' THEN TRUE E
 ORDER BY id;
 
 -- name: end_of_purge
--- Return the end time of the last of the next :skip + 1 jobs that ended between two times; nothing if there are fewer.
+-- Among the jobs that ended between two times, skip :skip jobs and return the end time of the next job, if there is
+-- one.
 SELECT finished_at FROM job WHERE finished_at > :after AND finished_at < :before
 ORDER BY finished_at LIMIT 1 OFFSET :skip;
 
@@ -329,7 +331,7 @@ WHERE id = ANY(ARRAY(SELECT id FROM job
 RETURNING id;
 
 -- name: purge_dead
--- Remove dead letters that ended before a time, except those of a group that is still open. `kind`: NULL for any.
+-- Remove dead letters that ended before a time, except jobs of a group that is still open. `kind`: NULL for any.
 DELETE FROM job
 WHERE id = ANY(ARRAY(SELECT id FROM job
                      WHERE state IN ('failed', 'expired') AND finished_at < :before AND state = ANY(:states::text[])
@@ -344,7 +346,7 @@ RETURNING id;
 DELETE FROM job_grant WHERE job_id = ANY(:ids::text[]);
 
 -- name: newest_locked
--- Locked jobs that match, newest first, older than one.
+-- Locked jobs that match and are older than a given job, newest first.
 SELECT id, kind, capability, state, state_reason, run_id, payload, lane, dedupe_key, scopes, parked, priority, not_before, due,
        attempts, max_attempts, crash_count, lease_epoch, lease_holder, lease_until, granted_at, kill_at, error, created_at,
        line_at, finished_at
@@ -378,8 +380,8 @@ WHERE id = ANY(ARRAY(
 RETURNING id;
 
 -- name: beat_job
--- Extend the lease of a bot, if the owner matches, up to :longest after it was granted, or to the job's own term if that
--- is longer; return how long it lasts now, whether the job is cancelled, and who holds it.
+-- Extend the lease of a bot, if the owner matches, up to :longest after the grant, or to the job's own term if that is
+-- longer; return how long the lease lasts now, whether the job is cancelled, and the lease holder.
 UPDATE job
 SET lease_until = least(shoal_now() + coalesce(lock_ttl, CAST(:ttl AS BIGINT)),
                         granted_at + greatest(coalesce(lock_ttl, :ttl), CAST(:longest AS BIGINT)))

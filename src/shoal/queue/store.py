@@ -1,6 +1,6 @@
-"""The store of job records: states, leases and their history. `queue.lanes` decides who gets a job next.
-Every change is a compare-and-set; a result of False or fewer rows means that another process was first, never that
-the store failed."""
+"""The store of job records: states, leases and their history. `queue.lanes` decides who gets a job next. Every change
+is a compare-and-set; a result of False or fewer rows means that a different process was first, never that the store
+failed."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -30,7 +30,8 @@ from shoal.queue.states import GrantEnd, JobState, Move
 
 
 class JobStore:
-    """Job records; its `lanes` are the same table. `ageing`: the waiting time that equals a point of priority."""
+    """Stores job records; its `lanes` use the same table. `ageing`: the waiting time that equals a point of
+    priority."""
 
     def __init__(self, dialect: str, ageing: timedelta, available: Availability) -> None:
         self.clock = store_clock(dialect)
@@ -41,7 +42,7 @@ class JobStore:
 
     async def insert(self, tx: Tx, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Store pending jobs, all or none; returns the outcome of each, in their order. A dedupe key has at most one
-        live job, also within the batch: duplicates are answered with its id."""
+        live job, also within the batch; for a duplicate, the outcome has the id of that live job."""
         first_of = {job.dedupe_key: job.id for job in reversed(jobs) if job.dedupe_key is not None}
         asked = [job for job in jobs if job.dedupe_key is None or first_of[job.dedupe_key] == job.id]
         live: dict[str | None, JobId] = {}
@@ -57,7 +58,7 @@ class JobStore:
                 break
             found = await tx.all("live_by_keys", keys=[job.dedupe_key for job in keyed])
             live |= {row["dedupe_key"]: JobId(row["id"]) for row in found}
-            asked = [job for job in keyed if job.dedupe_key not in live]  # the job with that key has just ended
+            asked = [job for job in keyed if job.dedupe_key not in live]  # the live job has just ended
         found_ids = [live.get(job.dedupe_key, job.id) for job in jobs]
         return [Enqueued(one, duplicate=one != job.id) for one, job in zip(found_ids, jobs, strict=True)]
 
@@ -71,13 +72,13 @@ class JobStore:
     async def fence(self, tx: Tx, fence: Fence) -> bool:
         """Return whether the job is still locked with that epoch; if so, it stays locked until this transaction
         ends."""
-        # Shared, and on the key columns only: a move waits for this commit, a heartbeat does not (0021).
+        # A shared lock on the key columns only: a move waits for this commit, but a heartbeat does not (0021).
         return await tx.one("fence_job", id=fence.job_id, epoch=fence.epoch) is not None
 
     async def extend(self, tx: Tx, fences: Sequence[Fence], ttl: timedelta) -> Extended:
         """Renew these leases in one statement; returns those that were renewed, and which of their jobs to kill.
         Never waits for a fence."""
-        # In the order in which a turn moves them, so that two commits of one worker never wait for each other.
+        # Locked in the order in which a turn moves jobs, so that two commits of one worker never wait for each other.
         asked = sorted((fence.job_id, fence.epoch, span(ttl)) for fence in fences)
         rows = await tx.batch("extend_leases", asked)
         to_kill = {Fence(JobId(row["id"]), row["epoch"]) for row in rows if row["kill"]}
@@ -103,13 +104,14 @@ class JobStore:
         return held
 
     async def note(self, tx: Tx, fence: Fence, node: str, pid: int, config: str | None) -> bool:
-        """Record in the grant's history which process works on it, and with which configuration; False if the job
-        has moved on."""
+        """Record in the grant's history which process works on the job, and with which configuration; return False if
+        the job is no longer locked by this grant."""
         values = {"job_id": fence.job_id, "epoch": fence.epoch, "node": node, "pid": pid, "config": config}
         return await tx.execute("note_grant", **values) == 1
 
     async def set_attempts(self, tx: Tx, fence: Fence, attempts: int) -> bool:
-        """Change how often a leased job may be tried; return False if the job moved on, or has failed as often."""
+        """Change the maximum number of attempts of a leased job; return False if a different process moved the job, or
+        if it has already failed that many times."""
         values = {"job_id": fence.job_id, "epoch": fence.epoch, "attempts": attempts}
         return await tx.execute("set_attempts", **values) == 1
 
@@ -118,7 +120,7 @@ class JobStore:
         return [_grant(row) for row in await tx.all("grants_of_job", job_id=job_id)]
 
     async def live_among(self, tx: Tx, job_ids: Sequence[str]) -> set[str]:
-        """Return those of these jobs that have not ended; one that was removed since is not among them."""
+        """Return the jobs among these that have not ended; removed jobs are left out."""
         return {row["id"] for row in await tx.all("live_among", ids=list(job_ids))}
 
     async def held_by(self, tx: Tx, holder: str) -> list[Lease]:
@@ -131,18 +133,18 @@ class JobStore:
         return [lease_of(row) for row in await tx.all("jobs_of_process", holder=holder)]
 
     async def mark_settled(self, tx: Tx, fence: Fence) -> None:
-        """Record that this grant settled something. Call it under the fence."""
+        """Record that this grant settled a URL. Call this under the fence."""
         await tx.execute("mark_grant_settled", job_id=fence.job_id, epoch=fence.epoch)
 
     async def move(self, tx: Tx, moves: Sequence[Move]) -> list[Move]:
         """Carry out moves of locked jobs, each by compare-and-set, and close their history rows; returns the refused
-        moves, whose jobs have moved on. A returned job waits in its lane again, or in the shared one if its lane was a
-        node's: every worker may have it now."""
+        moves, whose jobs have moved on. A returned job waits in its lane again. A job from a node's private lane waits
+        in the shared lane, so every worker may now lease it."""
         return await self.lanes.move(tx, moves)
 
     async def other_run_waits(self, tx: Tx, job_id: JobId, min_wait: timedelta) -> bool:
-        """Return whether a job of another run, of the same priority or higher, has been due in the same lane for
-        longer than `min_wait`, which means that no worker was free for it."""
+        """Return whether a job of a different run, with the same or a higher priority, has been due in the same lane
+        for longer than `min_wait`, which means that no worker was free for that job."""
         asked = {"id": job_id, "min_wait": span(min_wait), "ageing": self._ageing}
         return await tx.one("other_run_waits", **asked) is not None
 
@@ -154,7 +156,7 @@ class JobStore:
 
     async def kill_run(self, tx: Tx, run_id: str, grace: timedelta) -> int:
         """Have the leased jobs of a run killed by their workers after `grace`, unless they have ended by then;
-        returns how many. Workers learn of it when they renew their leases."""
+        returns how many. Workers learn this when they renew their leases."""
         return await tx.execute("kill_jobs_of_run", run_id=run_id, grace=span(grace))
 
     async def set_priority(self, tx: Tx, run_id: str, priority: int) -> None:
@@ -163,15 +165,15 @@ class JobStore:
         await self._available.note(tx, [row["id"] for row in rows], ())
 
     async def expired(self, tx: Tx, limit: int, *, bots: bool = True) -> list[LostJob]:
-        """Return locked jobs whose lease expired, oldest first, with or without those that bots hold. They are
-        candidates: each must still be moved by `move`."""
+        """Return locked jobs whose lease expired, oldest first, with or without the jobs of bots. The jobs are
+        candidates: `move` must still move each of them."""
         rows = await tx.all("expired_jobs", limit=limit, bots=int(bots))
         return [_lost(row) for row in rows]
 
     async def lost_in(self, tx: Tx, fences: Sequence[Fence], *, expired: bool) -> list[LostJob]:
-        """Return the current state of those grants that still exist, locked against any other move; with `expired`,
-        only those whose lease has expired."""
-        # Two statements: the second sees what the commits that we waited for have settled.
+        """Return the current state of the grants that still exist, locked against any other move; with `expired`, only
+        grants whose lease has expired."""
+        # Two statements: the second statement sees what other commits have settled, for which the first one waited.
         epochs = {fence.job_id: fence.epoch for fence in fences}
         ids, known = list(epochs), list(epochs.values())
         query, more = ("lock_expired", {"epochs": known}) if expired else ("lock_jobs", {})

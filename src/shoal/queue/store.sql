@@ -9,19 +9,19 @@ RETURNING id, lease_epoch, kind, run_id, payload, attempts, max_attempts, crash_
           scopes;
 
 -- name: lane_generation
--- Return the generation of the lanes that another server carries, if there are any.
+-- Return the generation of the lanes that a different server (such as Redis) carries, if there are any.
 SELECT id FROM lane_generation WHERE one = 1;
 
 -- name: begin_lanes
--- Return the generation of the lanes that another server carries; the first call sets it.
+-- Return the generation of the lanes that a different server carries; the first call sets the generation.
 INSERT INTO lane_generation (one, id) VALUES (1, :id) ON CONFLICT (one) DO UPDATE SET one = 1 RETURNING id;
 
 -- name: forget_lanes
--- Forget the generation of the lanes that another server carried.
+-- Forget the generation of the lanes that a different server carried.
 DELETE FROM lane_generation WHERE one = 1;
 
 -- name: waiting_jobs_after
--- Return waiting jobs that are due, in the order of their lanes and ranks, after one.
+-- Return waiting jobs that are due, in the order of their lanes and ranks, after a given job.
 SELECT id, lane, kind, capability, rank, host FROM job
 WHERE state = 'pending' AND due = 1
       AND (lane, kind, capability, rank, id)
@@ -47,17 +47,18 @@ SELECT id, lease_epoch, kind, run_id, payload, attempts, max_attempts, crash_cou
 FROM job WHERE state = 'locked' AND lease_until > 0 AND lease_holder = :holder;
 
 -- name: jobs_of_process
--- The locked jobs of a process and of its children, whose names begin with its own. Reads every locked job.
+-- The locked jobs of a process and of its children, whose names begin with the name of the process. Reads every locked
+-- job.
 SELECT id, lease_epoch, kind, run_id, payload, attempts, max_attempts, crash_count, 0 AS waited
 FROM job WHERE state = 'locked' AND lease_until > 0
       AND substr(lease_holder || '/', 1, length(CAST(:holder AS TEXT)) + 1) = CAST(:holder AS TEXT) || '/';
 
 -- name: job_dispatch
--- Return where a job waits, to whom it is offered until when, and why it was dispatched there.
+-- Return where a job waits, to which session it is offered and until when, and why it was dispatched there.
 SELECT lane, offered_session, offered_until, dispatch FROM job WHERE id = :id;
 
 -- name: was_cancelled
--- Return the holder of a grant if it belonged to this owner and ended because its job was cancelled.
+-- Return the holder of a grant if the grant belonged to this owner and ended because its job was cancelled.
 SELECT holder FROM job_grant
 WHERE job_id = :id AND epoch = :epoch AND ended = 'cancelled'
       AND substr(holder, 1, length(CAST(:owner AS TEXT))) = CAST(:owner AS TEXT);
@@ -69,7 +70,7 @@ WHERE state = 'locked' AND lease_until > 0
       AND substr(lease_holder, 1, length(CAST(:owner AS TEXT))) = CAST(:owner AS TEXT);
 
 -- name: mark_grant_settled
--- Record that this grant has settled a URL. Not stored in the job's row, so that heartbeats do not wait for this
+-- Record that this grant has settled a URL. The record is not in the job's row, so that heartbeats do not wait for this
 -- commit.
 INSERT INTO job_grant (job_id, epoch, holder, granted_at, settled)
 SELECT j.id, j.lease_epoch, j.lease_holder, j.granted_at, 1 FROM job AS j
@@ -78,7 +79,7 @@ WHERE j.id = :job_id AND j.lease_epoch = :epoch AND CASE WHEN j.state = 'locked'
 ON CONFLICT (job_id, epoch) DO UPDATE SET settled = 1;
 
 -- name: set_attempts
--- Change how often a job may be tried, under its lease.
+-- Change the maximum number of attempts of a job, under its lease.
 UPDATE job SET max_attempts = :attempts WHERE id = :job_id AND lease_epoch = :epoch AND attempts < :attempts;
 
 -- name: note_grant
@@ -99,8 +100,8 @@ WHERE j.id = :job_id AND CASE WHEN j.state = 'locked' THEN TRUE ELSE FALSE END
 ORDER BY epoch;
 
 -- name: other_run_waits
--- Return whether a job of another run has waited for a while and would be next if this one stepped back. Runs of all
--- kinds share the slots of a worker; page jobs have their own.
+-- Return whether a job of a different run has waited for a while and would be next if this job stepped back. Runs of
+-- all kinds share the slots of a worker; page jobs have their own.
 SELECT 1 FROM (
     SELECT 1 FROM job AS other
     WHERE other.state = 'pending' AND other.due = 1 AND other.lane = (SELECT mine.lane FROM job AS mine WHERE mine.id = :id)
@@ -152,13 +153,13 @@ SELECT id, kind, capability, state, state_reason, run_id, payload, lane, dedupe_
 FROM job WHERE run_id = :run_id ORDER BY created_at, id;
 
 -- name: live_jobs_of_run
--- Return how many of a run's jobs are pending, and how many locked.
+-- Return how many of a run's jobs are pending, and how many are locked.
 SELECT count(CASE WHEN state = 'pending' THEN 1 END) AS pending, count(CASE WHEN state = 'locked' THEN 1 END) AS locked
 FROM job WHERE run_id = :run_id AND finished_at IS NULL;
 
 -- name: newest_jobs
--- Return jobs that match, newest first, older than one, among the next :scan. Without one, start from the newest: no
--- text sorts after all others in every collation, but a prefix of the highest character does.
+-- Return jobs that match and are older than a given job, newest first, among the next :scan jobs. Without a given job,
+-- start from the newest: no text sorts after all others in every collation, but a prefix of the highest character does.
 SELECT id, kind, capability, state, state_reason, run_id, payload, lane, dedupe_key, scopes, parked, priority, not_before, due,
        attempts, max_attempts, crash_count, lease_epoch, lease_holder, lease_until, granted_at, kill_at, error, created_at,
        line_at, finished_at
@@ -176,7 +177,7 @@ FROM (SELECT id FROM job WHERE id < coalesce(CAST(:before AS TEXT), (SELECT id F
       ORDER BY id DESC LIMIT :scan) AS j;
 
 -- name: newest_of_run
--- The jobs of a run that match, newest first, older than one.
+-- The jobs of a run that match and are older than a given job, newest first.
 SELECT id, kind, capability, state, state_reason, run_id, payload, lane, dedupe_key, scopes, parked, priority, not_before, due,
        attempts, max_attempts, crash_count, lease_epoch, lease_holder, lease_until, granted_at, kill_at, error, created_at,
        line_at, finished_at
@@ -188,7 +189,7 @@ ORDER BY id DESC
 LIMIT :limit;
 
 -- name: newest_dead
--- Dead letters that match, newest first, older than one.
+-- Dead letters that match and are older than a given job, newest first.
 SELECT id, kind, capability, state, state_reason, run_id, payload, lane, dedupe_key, scopes, parked, priority, not_before, due,
        attempts, max_attempts, crash_count, lease_epoch, lease_holder, lease_until, granted_at, kill_at, error, created_at,
        line_at, finished_at
@@ -220,11 +221,11 @@ SELECT q.scope, q.most, (SELECT count(*) FROM job_seat AS s WHERE s.scope = q.sc
 FROM quota AS q WHERE q.scope > :after ORDER BY q.scope LIMIT :limit;
 
 -- name: first_parked
--- Return the first quota key after another that has parked jobs.
+-- Return the first quota key with parked jobs after a given key.
 SELECT parked FROM job WHERE state = 'pending' AND due = 2 AND parked > :after ORDER BY parked LIMIT 1;
 
 -- name: queue_position
--- Return how many jobs are ahead of one in its queue, up to a maximum.
+-- Return how many jobs are ahead of a given job in its queue, up to a maximum.
 SELECT count(*) FROM (
     SELECT 1 FROM job AS other
     WHERE other.state = 'pending' AND other.due = 1 AND other.lane = (SELECT mine.lane FROM job AS mine WHERE mine.id = :id)
@@ -234,11 +235,11 @@ SELECT count(*) FROM (
     LIMIT :most) AS ahead;
 
 -- name: live_among
--- Return those of these jobs that have not ended.
+-- Return the jobs among these that have not ended.
 SELECT id FROM job WHERE id = ANY(:ids::text[]) AND CASE WHEN finished_at IS NULL THEN TRUE ELSE FALSE END;
 
 -- name: locked_like
--- Return how many jobs of a kind are locked that need one of these capabilities, without those of some holders.
+-- Return how many locked jobs of a kind need one of these capabilities, without the jobs of some holders.
 SELECT count(*) FROM job
 WHERE state = 'locked' AND lease_until > 0 AND kind = :kind AND capability = ANY(:capabilities::text[])
       AND substr(lease_holder, 1, 4) <> CAST(:but AS TEXT);

@@ -10,7 +10,8 @@ FROM (SELECT shoal_now() AS now) AS t WHERE TRUE
 ON CONFLICT (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL DO NOTHING;
 
 -- name: insert_dispatched_jobs
--- Do the same for jobs whose lane was chosen: some are offered to a node. Apart, because more columns cost more.
+-- Store pending jobs whose lane the dispatcher chose; some of them are offered to a node. A separate statement, because
+-- more columns cost more time.
 -- rows: id kind capability host run_id payload lane dedupe_key scopes priority not_before max_attempts lock_ttl place ageing session offer dispatch
 INSERT INTO job (id, kind, capability, host, state, run_id, payload, lane, dedupe_key, scopes, priority, rank, not_before, due,
                  max_attempts, lock_ttl, created_at, line_at, offered_session, offered_until, dispatch)
@@ -25,8 +26,8 @@ ON CONFLICT (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL DO
 SELECT dedupe_key, id FROM job WHERE dedupe_key IN (SELECT value FROM json_each(:keys)) AND finished_at IS NULL;
 
 -- name: lease_jobs
--- Grant due jobs: lane by lane, of the requested kinds and capabilities the one whose first job ranks best, then the
--- next, up to :limit. Joined from left to right, so that jobs come in index order.
+-- Grant due jobs, up to :limit: lane by lane, and within a lane first from the requested kind and capability whose
+-- first job ranks best, then from the next. Joined from left to right, so that jobs come in index order.
 UPDATE job
 SET state = 'locked', state_reason = NULL, lease_epoch = lease_epoch + 1, lease_holder = :holder,
     lease_until = (SELECT shoal_now()) + CASE WHEN :by_job = 1 THEN coalesce(lock_ttl, :ttl) ELSE :ttl END,
@@ -47,7 +48,7 @@ RETURNING id, lease_epoch, kind, run_id, payload, attempts, max_attempts, crash_
           scopes, lane, rank, capability, priority, CASE WHEN :by_job = 1 THEN coalesce(lock_ttl, :ttl) ELSE :ttl END AS ttl;
 
 -- name: held_jobs
--- Return those of these jobs that are locked, and the current time.
+-- Return the jobs among these that are locked, and the current time.
 SELECT j.id, j.lease_epoch, j.crash_count, j.scopes, (SELECT shoal_now()) AS now
 FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value WHERE j.state = 'locked';
 
@@ -59,13 +60,13 @@ FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value WHERE TRUE
 ON CONFLICT (job_id, epoch) DO UPDATE SET ended_at = excluded.ended_at, ended = excluded.ended, error = excluded.error;
 
 -- name: end_jobs
--- Mark locked jobs that lost no worker as done.
+-- Mark locked jobs as done if they never lost a worker.
 UPDATE job
 SET state = 'done', state_reason = :reason, lease_holder = NULL, lease_until = NULL, kill_at = NULL, finished_at = :now
 WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: move_jobs
--- End or return locked jobs. A returned job of a private lane goes to the shared one: its offer is over.
+-- End or return locked jobs. A returned job of a private lane goes to the shared lane, because its offer is over.
 -- rows: id state reason error wait attempt crash drop_by back unseen ageing now
 UPDATE job
 SET state = :state, state_reason = :reason, error = coalesce(:error, error), lease_holder = NULL, lease_until = NULL,
@@ -87,7 +88,7 @@ WHERE id = :id;
 SELECT 1 FROM job WHERE state = 'pending' AND due = 0 AND not_before <= (SELECT shoal_now()) LIMIT 1;
 
 -- name: lane_entries
--- Return where those of these jobs that wait and are due wait.
+-- For the jobs among these that wait and are due, return where they wait.
 SELECT j.id, j.lane, j.kind, j.capability, j.rank, j.host
 FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value WHERE j.state = 'pending' AND +j.due = 1;
 
@@ -114,7 +115,7 @@ RETURNING id, host;
 SELECT count(*) FROM json_each(:keys);
 
 -- name: lock_limited_keys
--- Return those of these quota keys that have a limit. The write lock is held already, so no other transaction counts.
+-- Return the quota keys among these that have a limit. The write lock is held already, so no other transaction counts.
 SELECT value AS scope, :waits IN (0, 1) AS locked FROM json_each(:keys)
 WHERE value LIKE 'key:%' OR value IN (SELECT scope FROM quota);
 
@@ -123,7 +124,7 @@ WHERE value LIKE 'key:%' OR value IN (SELECT scope FROM quota);
 DELETE FROM job_seat WHERE NOT EXISTS (SELECT 1 FROM job AS j WHERE j.id = job_seat.job_id AND j.state = 'locked');
 
 -- name: insert_missing_job_seats
--- Insert seats for the locked jobs of limited quota keys that have none.
+-- Insert missing seats for locked jobs with limited quota keys.
 INSERT OR IGNORE INTO job_seat (scope, job_id)
 SELECT q.scope, j.id FROM job AS j CROSS JOIN json_each(j.scopes) AS s CROSS JOIN quota AS q ON q.scope = s.value
 WHERE j.state = 'locked' AND j.lease_until > 0 AND j.scopes IS NOT NULL;
@@ -144,8 +145,8 @@ DELETE FROM job_seat WHERE job_id IN (SELECT value FROM json_each(:ids)) RETURNI
 INSERT OR IGNORE INTO job_seat (scope, job_id) VALUES (:scope, :job_id);
 
 -- name: park_jobs
--- Take back grants that no worker has seen, because their quota is full, and park the jobs; those of a node, whose offers
--- are over, for every worker.
+-- Take back grants that no worker has seen, because their quota is full, and park the jobs. The offers to nodes are
+-- over, so these jobs are parked for every worker.
 -- rows: id scope
 UPDATE job
 SET state = 'pending', state_reason = 'quota', lease_epoch = lease_epoch - 1, lease_holder = NULL, lease_until = NULL,
@@ -153,7 +154,7 @@ SET state = 'pending', state_reason = 'quota', lease_epoch = lease_epoch - 1, le
 WHERE id = :id;
 
 -- name: rank_ahead
--- Return the rank of the job at the given position of a queue, if it is that long.
+-- Return the rank of the job at the given position of a queue, if the queue is that long.
 SELECT rank FROM job
 WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind AND capability = :capability
 ORDER BY rank, id LIMIT 1 OFFSET :ahead;
@@ -204,7 +205,7 @@ RETURNING id, host;
 SELECT j.id FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value;
 
 -- name: lock_expired
--- Return those of these grants that are still locked and expired. The write lock is held already.
+-- Return the grants among these that are still locked and have expired. The write lock is held already.
 SELECT j.id FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value
 WHERE j.state = 'locked' AND j.lease_until < (SELECT shoal_now())
       AND j.lease_epoch = (SELECT e.value FROM json_each(:epochs) AS e WHERE e.key = i.key)
@@ -219,7 +220,8 @@ FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value WHERE j.state = 
 ORDER BY j.id;
 
 -- name: end_of_purge
--- Return the end time of the last of the next :skip + 1 jobs that ended between two times; nothing if there are fewer.
+-- Among the jobs that ended between two times, skip :skip jobs and return the end time of the next job, if there is
+-- one.
 SELECT finished_at FROM job WHERE finished_at > :after AND finished_at < :before
 ORDER BY finished_at LIMIT 1 OFFSET :skip;
 
@@ -234,7 +236,7 @@ WHERE rowid IN (SELECT rowid FROM job INDEXED BY job_finished
 RETURNING id;
 
 -- name: purge_dead
--- Remove dead letters that ended before a time, except those of a group that is still open. `kind`: NULL for any.
+-- Remove dead letters that ended before a time, except jobs of a group that is still open. `kind`: NULL for any.
 DELETE FROM job
 WHERE rowid IN (SELECT rowid FROM job INDEXED BY job_dead
                 WHERE state IN ('failed', 'expired') AND finished_at < :before
@@ -249,7 +251,7 @@ RETURNING id;
 DELETE FROM job_grant WHERE job_id IN (SELECT value FROM json_each(:ids));
 
 -- name: newest_locked
--- Locked jobs that match, newest first, older than one.
+-- Locked jobs that match and are older than a given job, newest first.
 SELECT id, kind, capability, state, state_reason, run_id, payload, lane, dedupe_key, scopes, parked, priority, not_before, due,
        attempts, max_attempts, crash_count, lease_epoch, lease_holder, lease_until, granted_at, kill_at, error, created_at,
        line_at, finished_at
@@ -279,8 +281,8 @@ WHERE run_id = :run_id AND finished_at IS NULL
 RETURNING id;
 
 -- name: beat_job
--- Extend the lease of a bot, if the owner matches, up to :longest after it was granted, or to the job's own term if that
--- is longer; return how long it lasts now, whether the job is cancelled, and who holds it.
+-- Extend the lease of a bot, if the owner matches, up to :longest after the grant, or to the job's own term if that is
+-- longer; return how long the lease lasts now, whether the job is cancelled, and the lease holder.
 UPDATE job
 SET lease_until = min(shoal_now() + coalesce(lock_ttl, CAST(:ttl AS BIGINT)),
                       granted_at + max(coalesce(lock_ttl, :ttl), CAST(:longest AS BIGINT)))

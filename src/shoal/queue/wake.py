@@ -1,5 +1,5 @@
-"""Wake-ups: a hint that jobs wait, in this process, through SQLite's file, or through PostgreSQL. A lost one costs a
-poll interval."""
+"""Wake-ups: a hint that jobs wait, in this process, through SQLite's file, or through PostgreSQL. If a hint is lost, a
+job waits for up to one poll interval longer."""
 
 import asyncio
 import secrets
@@ -20,8 +20,8 @@ from shoal.queue.recovery import JobsReturned
 from shoal.queue.states import GrantEnd, JobState
 
 RETURNS = (GrantEnd.RELEASED, GrantEnd.CRASHED, GrantEnd.EXPIRED)
-BURST = 50  # hints within a second that are passed on immediately
-BURST_PAUSE_SECONDS = 0.1  # between two hints above that rate
+BURST = 50  # hints per second that are passed on immediately
+BURST_PAUSE_SECONDS = 0.1  # pause between two hints above that rate
 
 
 class WakeDegraded(Signal, frozen=True, kw_only=True):
@@ -46,8 +46,8 @@ class Wake(Protocol):
 
     @property
     def is_shared(self) -> bool:
-        """Return whether other processes receive a hint as soon as this one. If not, a process that receives one passes
-        it on to its children."""
+        """Return whether other processes receive a hint as soon as this process does. If not, a process that receives a
+        hint passes it on to its children."""
         ...
 
     @property
@@ -61,7 +61,7 @@ class Wake(Protocol):
         ...
 
     def subscribe(self, on_hint: Callable[[], None], is_idle: Callable[[], bool]) -> Callable[[], None]:
-        """Call `on_hint` for every hint, from this process or another. While no subscriber reports `is_idle`, hints may
+        """Call `on_hint` for every hint from any process. While no subscriber reports `is_idle`, hints may
         be dropped. Returns a function that ends the subscription."""
         ...
 
@@ -71,7 +71,7 @@ class Wake(Protocol):
 
 
 class WakeListeners:
-    """The subscribers in this process. One that raises does not keep the others from being called."""
+    """The subscribers in this process. A subscriber that raises does not keep the others from being called."""
 
     def __init__(self, signals: Signals) -> None:
         self._signals = signals
@@ -108,7 +108,7 @@ class WakeHealth:
         self.problem = why
 
     def restore(self) -> bool:
-        """Record that hints arrive; returns whether they did not before."""
+        """Record that hints arrive; return whether they were getting lost before."""
         if self.problem is None:
             return False
         self.problem = None
@@ -117,7 +117,7 @@ class WakeHealth:
 
 
 class HintRate:
-    """Limits the rate of hints: after a burst they are merged, because one hint stands for any number of jobs."""
+    """Limits the rate of hints: after a burst, hints are merged, because one hint can announce any number of jobs."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -131,7 +131,7 @@ class HintRate:
 
 
 class InProcessWake:
-    """Hints within one process, for a store that cannot carry them to others."""
+    """Hints within one process, for a store that cannot carry them to other processes."""
 
     is_shared = False
     problem = None
@@ -232,7 +232,8 @@ Notify = Callable[[str], Awaitable[None]]
 
 
 class PostgresWake:
-    """Implements `queue.wake.Wake`. `connect` opens a dedicated connection, `notify` sends on another one."""
+    """Implements `queue.wake.Wake`. `connect` opens a dedicated connection; `notify` sends on a different
+    connection."""
 
     is_shared = True
 
@@ -298,7 +299,7 @@ class PostgresWake:
                 await connection.add_listener(channel, self._on_notification)
                 await connection.add_listener(self._test_channel, lambda *_: self._answered.set())
             self._test_at = self._clock.monotonic()
-            self._listeners.notify()  # for hints that were sent while nobody listened
+            self._listeners.notify()  # in case hints were sent while nobody listened
             if not self._listens:
                 self._health.restore()
             await self._send_and_test(connection, channel)
@@ -329,7 +330,7 @@ class PostgresWake:
             self._next_send_at = self._clock.monotonic() + self._rate.pause()
 
     async def _test(self) -> None:
-        """Send ourselves a notification as another process would: on another connection."""
+        """Send ourselves a notification on a different connection, as a different process would."""
         self._test_at = self._clock.monotonic() + TEST_EVERY_SECONDS
         self._answered.clear()
         await self._notify(self._test_channel)
@@ -341,7 +342,7 @@ class PostgresWake:
         self._health.restore()
 
     async def _wait(self) -> None:
-        """Wait until there is something to send, or a test is due."""
+        """Wait until there is a hint to send, or until a test is due."""
         now = self._clock.monotonic()
         moments = [self._test_at] if self._listens else []
         moments += [self._next_send_at] if self._due else []

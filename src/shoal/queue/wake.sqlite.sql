@@ -1,6 +1,6 @@
 -- name: ends_of_lines
 -- Return the last job of every queue that shared workers lease from, without the lanes of single processes
--- (`local/…`). Skips from queue to queue, backwards, so the length of the queues does not matter.
+-- (`local/…`). It skips backwards from queue to queue, so the length of the queues does not matter.
 WITH RECURSIVE line (id, lane, kind, capability) AS (
     SELECT * FROM (SELECT id, lane, kind, capability FROM job WHERE state = 'pending' AND due = 1
                    ORDER BY lane DESC, kind DESC, capability DESC, rank DESC, id DESC LIMIT 1)

@@ -31,7 +31,7 @@ from shoal.work.ipc import (
 from shoal.work.pidfile import PidFile
 
 COMMAND = (sys.executable, "-m", "shoal.process.child")
-START_TIMEOUT = timedelta(seconds=30)  # for the first message of a child
+START_TIMEOUT = timedelta(seconds=30)  # maximum wait for the first message of a child
 
 Listener = Callable[[Report], None]
 
@@ -39,10 +39,10 @@ Listener = Callable[[Report], None]
 class KillReason(Enum):
     """Why the worker itself killed a child."""
 
-    SILENT = auto()  # its event loop is blocked
-    STALLED = auto()  # its run settles nothing although work is due
-    TAKEN = auto()  # another worker has the job
-    FORCED = auto()  # the run was stopped with force
+    SILENT = auto()  # the child's event loop is blocked
+    STALLED = auto()  # the child's run settles nothing although work is due
+    TAKEN = auto()  # a different worker has the job
+    FORCED = auto()  # the run was stopped by force
     SHUTDOWN = auto()  # the worker is stopping, and the child took too long
 
 
@@ -64,8 +64,8 @@ class ChildSpawner:
         self._command = command
 
     async def spawn(self, *arguments: str, listener: Listener | None = None) -> "ChildProcess":
-        """Start a child in its own session, so that a Ctrl-C meant for the worker does not reach it. `listener`
-        gets all that it reports."""
+        """Start a child in its own session, so that a Ctrl-C meant for the worker does not reach it. `listener` gets
+        all reports of the child."""
         process = await asyncio.create_subprocess_exec(
             *self._command,
             str(os.getpid()),
@@ -82,7 +82,7 @@ class ChildSpawner:
 
 
 class ChildProcess:
-    """A child that was started. It is warm once it has sent a message."""
+    """A child process. It is warm once it has sent its first message."""
 
     def __init__(
         self,
@@ -100,13 +100,13 @@ class ChildProcess:
         self._last_message_at = clock.monotonic()
         self._results: asyncio.Queue[Done | None] = asyncio.Queue()
         self._listening = asyncio.create_task(self._listen())
-        self._restarted: asyncio.Future[str] | None = None  # while its browsers are being restarted
+        self._restarted: asyncio.Future[str] | None = None  # set while the child's browsers are being restarted
         self._why_killed = ""
         self.killed: KillReason | None = None
-        self.warm = False  # it has loaded its code and opened its store
+        self.warm = False  # True when the child has loaded its code and opened its store
         self.runs = 0
-        self.status = Status()  # the last one it reported
-        self.alone: Fence | None = None  # the suspect that a page child runs by itself
+        self.status = Status()  # the last status that the child reported
+        self.alone: Fence | None = None  # the suspect that a page child runs alone
         self.browsers = Browsers(0, 0)
 
     @property
@@ -127,12 +127,12 @@ class ChildProcess:
             self._process.stdin.write(encode(order))
 
     async def result(self) -> Done | None:
-        """Wait for the end of the job; None if the child died."""
+        """Wait for the end of the job; return None if the child died."""
         return await self._results.get()
 
     async def restart_browsers(self) -> str:
-        """Have the child restart its browsers and wait until it has; return the error, or an empty string if there was
-        none. A child that ends takes its browsers along."""
+        """Have the child restart its browsers and wait until it has restarted them; return the error, or an empty
+        string if there was none. If the child ends, its browsers end with it."""
         if self._listening.done():
             return ""
         if self._restarted is None:
@@ -148,8 +148,8 @@ class ChildProcess:
                 self.warm = True
                 if (report := reports.decode(line)) is not None:
                     self._receive(report)
-        except (ValueError, DecodeError):  # a line without end, or no message
-            self.kill()  # nothing else that it does can be relied on
+        except (ValueError, DecodeError):  # a line that is too long, or that is not a message
+            self.kill()  # the child can no longer be relied on
         finally:
             self.browsers = Browsers(0, 0)
             self._set_restarted("")
@@ -171,7 +171,7 @@ class ChildProcess:
             case Signal():
                 self._signals.emit(report)
             case Full():
-                pass  # the listener knows the storage
+                pass  # only the listener handles full storage
         if self._listener is not None:
             self._listener(report)
 
@@ -181,7 +181,8 @@ class ChildProcess:
             self._restarted = None
 
     def kill(self, reason: KillReason | None = None, why: str = "") -> None:
-        """Kill the child, unless it has exited; the first reason counts. `why` is part of how it ended."""
+        """Kill the child, unless it has exited; only the first reason counts. `why` becomes part of the description of
+        how the child ended."""
         if self.killed is None:
             self.killed, self._why_killed = reason, why
         if not self.gone:

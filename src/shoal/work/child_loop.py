@@ -1,4 +1,5 @@
-"""In the child: gets its work over stdin, reports over stdout, and dies with the worker that started it."""
+"""Code that runs in the child: the child gets its work over stdin, reports over stdout, and ends with the worker that
+started it."""
 
 import asyncio
 import os
@@ -55,14 +56,14 @@ TICK_SECONDS = 0.5
 
 
 class ChildRefused(Signal, frozen=True, kw_only=True):
-    """A child that cannot work reports why and exits; its parent starts another after a while."""
+    """A child that cannot work reports why and exits; its parent starts a new child after a while."""
 
     pid: int
     error: str
 
 
 class ChildRole(Protocol):
-    """What a child does: it runs one job after the other, or keeps page jobs running."""
+    """The role of a child: run one job after the other, or keep page jobs running."""
 
     def obey(self, order: Order) -> None: ...
 
@@ -99,7 +100,7 @@ class Child:
 
     def _obey(self, order: Order | None) -> None:
         if isinstance(order, RestartBrowsers):
-            if self._restarting is None or self._restarting.done():  # else the one under way answers this, too
+            if self._restarting is None or self._restarting.done():  # else the current restart counts
                 self._restarting = asyncio.create_task(self._restart_browsers())
         elif order is not None:
             self._role.obey(order)
@@ -122,7 +123,7 @@ class Child:
             await self._browsers.restart()
         except ShoalError as failed:
             error = failed.message
-        except Exception as failed:  # the worker waits for an answer
+        except Exception as failed:  # the worker waits for a response, so report the error
             error = f"{type(failed).__name__}: {failed}"
         self._report_browsers()
         _send(BrowsersRestarted(error))
@@ -159,7 +160,7 @@ class RunsRole:
         self._validity = LeaseValidity(settings.lease, clock)
         self._working: asyncio.Task[None] | None = None
         self._run: RunningJob | None = None
-        self._hand_back: str | None = None  # the reason, if the worker has asked for it
+        self._hand_back: str | None = None  # the reason, if the worker has asked to return the job
         self._rate: float | None = None
 
     def obey(self, order: Order) -> None:
@@ -189,7 +190,7 @@ class RunsRole:
             self._working.cancel()
 
     async def work(self, lease: Lease) -> None:
-        """Run a job to its end, whatever that is, and report it."""
+        """Run a job until it ends in any way, and report how it ended."""
         try:
             self._run = await self._runner(lease, self._validity.holds)
             if self._rate is not None:
@@ -199,21 +200,21 @@ class RunsRole:
             done = Done(await self._run.run())
         except LeaseLost:
             done = Done(LEASE_LOST)
-        except BackendUnavailable as error:  # for longer than the lease is valid; not the job's fault
+        except BackendUnavailable as error:  # the outage was longer than the lease is valid; not the job's fault
             done = Done(STORE_AWAY, error.message)
-        except StorageFull as error:  # for the operator to fix; not the job's fault
+        except StorageFull as error:  # the operator has to fix this; not the job's fault
             _send(Full(error.storage, error.message))
             done = Done(STORAGE_FULL)
         except ShoalError as error:
             done = Done("failed", f"{error.code}: {error.message}")
-        except Exception as error:  # the worker counts the attempt
+        except Exception as error:  # the worker counts this as a failed attempt
             if isinstance(error, OSError) and error.errno in NO_SPACE:
                 _send(Full("store", str(error)))
                 done = Done(STORAGE_FULL)
             else:
                 done = Done("failed", f"{type(error).__name__}: {error}")
         self._run = None
-        _send(self.status())  # the worker decides by the memory whether this child gets another job
+        _send(self.status())  # the worker decides by the memory usage whether this child gets a further job
         _send(done)
 
 
@@ -261,7 +262,7 @@ class PagesRole:
             self._working.cancel()
 
     def nudge(self) -> None:
-        """Ask for jobs now: one may be waiting."""
+        """Ask for jobs now, because a job may be waiting."""
         self._loop.nudge()
 
     async def _work(self) -> None:
@@ -269,7 +270,7 @@ class PagesRole:
             await self._loop.run()
         except Exception:
             traceback.print_exc()
-            os._exit(1)  # the worker returns the jobs we held and starts another child
+            os._exit(1)  # the worker returns our jobs and starts a new child
         _send(Done(LEFT))
 
     def _report_error(self, doing: str, error: Exception) -> None:
@@ -281,7 +282,7 @@ class PagesRole:
 
 
 def _relay(signal: Signal) -> None:
-    """Send the signals that metrics are made from to the worker, where metrics are read."""
+    """Send signals to the worker if metrics are computed from them, because metrics are read in the worker."""
     if isinstance(signal, JobMoved):
         signal = JobsMoved(kind=signal.kind, how=signal.how, count=1)
     elif isinstance(signal, CrawlMoved) and signal.state in TERMINAL:
@@ -295,7 +296,7 @@ def _send(report: Report) -> None:
         sys.stdout.buffer.write(encode(report))
         sys.stdout.buffer.flush()
     except BrokenPipeError:
-        os._exit(1)  # the worker was killed, and its leases will expire: end with it
+        os._exit(1)  # the worker was killed and its leases will expire, so this child ends, too
 
 
 def _memory() -> int:

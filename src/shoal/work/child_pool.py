@@ -1,4 +1,4 @@
-"""In the worker: crawls and analyses, each in its own child, which is reused for the next job."""
+"""Code that runs in the worker: runs crawls and analyses, each in its own child, which is reused for the next job."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ from shoal.work.worker_context import RecentTasks, WorkerContext
 
 RETRY_AFTER = timedelta(
     seconds=1
-)  # before the next child after one that could not start, or the next try to return a job
+)  # pause before the next child after a failed start, and before the next try to return a job
 ROLE = "runs"
 FETCHING = "crawl"  # the kind of runs that fetch pages
 
@@ -49,8 +49,8 @@ class RunChild:
 
 
 class RunChildren:
-    """Leases runs up to the concurrency and attends to their children. `on_start` is called when a job has been given
-    to a child, `on_free` when it has ended."""
+    """Leases runs up to the concurrency and manages their children. `on_start` is called when a job has been given to a
+    child, `on_free` when the job has ended."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class RunChildren:
         self._on_start = on_start
         self._tasks = tasks or RecentTasks(context.clock)
         self._concurrency = context.settings.concurrency
-        # By fence: a job may be leased again before its previous child has been dealt with.
+        # By fence, because a job may be leased again before its previous child has been cleaned up.
         self._active: dict[Fence, RunChild] = {}
         self._idle: list[ChildProcess] = []
         self._supervising: set[asyncio.Task[None]] = set()
@@ -72,8 +72,8 @@ class RunChildren:
         self._changed = asyncio.Event()
         self._is_leasing = False  # a lease request is under way
         self._paused = False
-        self._hand_back_excess = False  # instead of letting jobs beyond the concurrency finish
-        self._hand_back: str | None = None  # why jobs leased from now on are handed back immediately
+        self._hand_back_excess = False  # return jobs beyond the concurrency instead of letting them finish
+        self._hand_back: str | None = None  # why jobs that are leased from now on are returned immediately
         self._stopping = False
 
     @property
@@ -106,15 +106,16 @@ class RunChildren:
             self._changed.set()
 
     async def warm_up(self) -> None:
-        """Start a child before the first job, so that it has loaded its code and opened its store by then."""
+        """Start a child before the first job, so that the child has loaded its code and opened its store when the job
+        comes."""
         try:
             self._idle.append(await self._spawn())
-        except OSError as error:  # out of processes or files: the first job tries again
+        except OSError as error:  # no more processes or files: the first job tries again
             self._context.report_gone(str(error))
 
     async def watch(self) -> None:
         """Kill children that are silent or whose job has stalled. Never waits for the store, because such a child may
-        be what blocks it."""
+        be the process that blocks the store."""
         longest_silence = self._context.settings.child_silence
         stall_deadline = self._context.queue.settings.stall_deadline
         stalled = f"made no progress for {show_duration(stall_deadline)} although work was due"
@@ -139,7 +140,7 @@ class RunChildren:
             elif run.lease_in_doubt:
                 run.child.kill(KillReason.TAKEN)
             else:
-                run.lease_in_doubt = True  # the job may have just ended, with the child's message on its way
+                run.lease_in_doubt = True  # the job may have just ended, and the child's message may be on its way
 
     def pause(self) -> None:
         """Lease nothing more until `resume`; the held jobs continue."""
@@ -151,8 +152,8 @@ class RunChildren:
         self._changed.set()
 
     def resize(self, concurrency: int, *, hand_back: bool = False) -> None:
-        """Change how many jobs run at the same time. Surplus jobs finish first, or with `hand_back` the newest are
-        returned."""
+        """Change how many jobs run at the same time. Surplus jobs finish first; with `hand_back`, the newest jobs are
+        returned to the queue instead."""
         self._concurrency = concurrency
         self._hand_back_excess = hand_back
         self._apply_size()
@@ -229,12 +230,12 @@ class RunChildren:
 
     async def _start(self, lease: Lease) -> None:
         context = self._context
-        if self._stopping:  # since the job was requested
+        if self._stopping:  # the worker began to stop after the job was requested
             await context.settle(context.queue.release(lease, "shutdown"))
             return
         try:
             child = self._take_idle() or await self._spawn()
-        except OSError as error:  # out of processes or files: another worker may be able to run the job
+        except OSError as error:  # no more processes or files: a different worker may be able to run the job
             context.report_gone(str(error))
             await context.settle(context.queue.release(lease, "no_child"))
             return
@@ -257,7 +258,7 @@ class RunChildren:
                 run.hand_back("resized")
 
     def _take_idle(self) -> ChildProcess | None:
-        """Return a child that waits for work, unless it has been silent for half as long as it may be."""
+        """Return a child that waits for work, unless it has been silent for half of the permitted time."""
         while self._idle:
             child = self._idle.pop()
             if not child.gone and not child.is_silent(self._context.settings.child_silence / 2):
@@ -279,7 +280,7 @@ class RunChildren:
             elif done.ending == STORAGE_FULL:
                 await self._release(run.lease, STORAGE_FULL)
             elif done.ending == LEASE_LOST:
-                await self._release(run.lease, STORE_AWAY)  # in case it is still ours
+                await self._release(run.lease, STORE_AWAY)  # in case the job is still ours
             elif done.error is not None:
                 await context.settle(context.queue.fail(run.lease, done.error))
         finally:
@@ -290,7 +291,7 @@ class RunChildren:
             self._on_free()
 
     def _record(self, run: RunChild, done: Done | None) -> None:
-        """Count the end of a job, unless it was returned or taken away."""
+        """Count the end of a job, unless the job was returned or taken away."""
         seconds = self._context.clock.monotonic() - run.started_at
         if done is None:
             is_fault = run.child.killed in (None, KillReason.SILENT, KillReason.STALLED) and run.child.warm
@@ -300,7 +301,7 @@ class RunChildren:
             self._tasks.record(done=int(is_done), failed=int(not is_done), timed=1, seconds=seconds)
 
     async def _release(self, lease: Lease, reason: str) -> None:
-        """Return a job as soon as the store can be reached. Otherwise it would wait until its lease expires, which
+        """Return a job as soon as the store can be reached. Otherwise the job would wait until its lease expires, which
         takes even longer after an outage."""
         while True:
             try:
@@ -323,7 +324,7 @@ class RunChildren:
         elif run.child.killed is KillReason.FORCED:
             await context.settle(context.queue.cancel(lease, "forced"))
         elif not run.child.warm:
-            # A child that could not even start says nothing about the job: no penalty, and a pause before the next.
+            # If the child could not even start, the job is not to blame: no penalty, and a pause before the next child.
             context.report_gone(f"it {how}")
             await context.settle(context.queue.release(lease, "no_child"))
             await context.clock.sleep(RETRY_AFTER.total_seconds())

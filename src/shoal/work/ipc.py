@@ -1,7 +1,7 @@
 """The protocol between a worker and its children: one JSON object per line over the child's stdin and stdout.
 
-Children for runs and the page child speak it alike. Worker and child may be of different versions while Shoal is
-upgraded: what one of them does not know is ignored, be it a kind of message or a field.
+Children for runs and the page child use the same protocol. Worker and child may have different versions while Shoal is
+upgraded, so unknown kinds of messages and unknown fields are ignored.
 """
 
 from typing import Generic, TypeVar, get_args
@@ -34,8 +34,8 @@ class Start(Message, frozen=True):
 
 
 class Configure(Message, frozen=True):
-    """Run up to `slots` page jobs at the same time, and lease new ones only if `leasing`; before the first of these,
-    none. `version` rises with each; the child returns it in its `Status`."""
+    """Run up to `slots` page jobs at the same time, and lease new ones only if `leasing`. Before the first `Configure`,
+    the child leases nothing. `version` increases with each `Configure`; the child returns it in its `Status`."""
 
     version: int
     slots: int
@@ -47,14 +47,14 @@ class Nudge(Message, frozen=True):
 
 
 class Renewed(Message, frozen=True):
-    """The leases were extended and are valid for their whole term from now on, except those that are lost: cancel their
-    jobs."""
+    """The leases were extended and are valid for their whole term from now on, except for `lost` leases: cancel the
+    jobs of these."""
 
     lost: list[Fence] = []
 
 
 class LimitRate(Message, frozen=True):
-    """Start at most this many fetches per second; None: unlimited. A run forgets it at its end."""
+    """Start at most this many fetches per second; None: unlimited. The limit ends with the run."""
 
     per_second: float | None
 
@@ -66,15 +66,15 @@ class HandBack(Message, frozen=True):
 
 
 class Leave(Message, frozen=True):
-    """Lease no more page jobs, and be `Done` when none is held: running ones have a moment to finish, and the rest
-    are returned. With `finish_first`, all finish."""
+    """Lease no more page jobs, and report `Done` when no job is held: running jobs have a moment to finish, and the
+    rest are returned. With `finish_first`, all jobs finish."""
 
     finish_first: bool = False
 
 
 class RestartBrowsers(Message, frozen=True):
-    """Replace the browsers, and respond with `BrowsersRestarted`. Page jobs whose pages are in them are returned
-    first; the pages of a crawl start again in the new ones."""
+    """Replace the browsers, and respond with `BrowsersRestarted`. Page jobs whose pages are in the browsers are
+    returned first; the pages of a crawl start again in the new browsers."""
 
 
 Order = Start | Configure | Nudge | Renewed | LimitRate | HandBack | Leave | RestartBrowsers
@@ -86,8 +86,8 @@ Order = Start | Configure | Nudge | Renewed | LimitRate | HandBack | Leave | Res
 class Status(Message, frozen=True):
     """The event loop is alive. `stalled_seconds`: how long the run has settled nothing although work was due.
 
-    A page child also says which leases it holds, for the worker to extend, and the version of the `Configure` in
-    effect: 0 while leases are being granted or returned.
+    A page child also reports the leases that it holds, so that the worker extends them, and the version of the current
+    `Configure` (0 while leases are being granted or returned).
     """
 
     memory: int = 0
@@ -97,28 +97,28 @@ class Status(Message, frozen=True):
 
 
 class Alone(Message, frozen=True):
-    """This page job lost a worker before and now runs by itself; None when it has ended."""
+    """A page job that lost a worker before now runs alone; None when this job has ended."""
 
     lease: Fence | None = None
 
 
 class Full(Message, frozen=True):
-    """A storage has no space left. Held jobs wait for it; lease no more that need it."""
+    """A storage has no space left. Held jobs wait for space; lease no more jobs that need this storage."""
 
     storage: str
     error: str
 
 
 class Browsers(Message, frozen=True):
-    """The number of browsers that a child runs now, and of the pages in them; sent when they have changed."""
+    """The number of browsers that a child runs now, and the number of pages in them; sent when a number has changed."""
 
     count: int
     pages: int
 
 
 class BrowsersRestarted(Message, frozen=True):
-    """The browsers were replaced. With an error, no new one could be started: the old ones are gone, and the next page
-    that needs a browser starts one."""
+    """The browsers were replaced. With an error, no new browser could be started: the old browsers are gone, and the
+    next page that needs a browser starts one."""
 
     error: str = ""
 
@@ -126,22 +126,22 @@ class BrowsersRestarted(Message, frozen=True):
 STORE_AWAY = "store_away"
 STORAGE_FULL = StorageFull.code
 LEASE_LOST = "lease_lost"
-HANDED_BACK = "handed_back"  # the run itself hands it back, because others wait
-LEFT = "left"  # the page child holds no jobs any more, and exits
+HANDED_BACK = "handed_back"  # the run itself returned its job, because other jobs wait
+LEFT = "left"  # the page child holds no more jobs and exits
 
 
 class Done(Message, frozen=True):
     """The run has ended in this child, or its page jobs have. With an `error`, the worker records a failed attempt.
-
-    Three endings are not failures, and the worker hands the job back: `STORE_AWAY`; `STORAGE_FULL`, after a `Full`;
-    and `LEASE_LOST`, which may only mean that the child did not learn of a renewal in time.
+    Three endings are not failures, and the worker returns the job: `STORE_AWAY`; `STORAGE_FULL`, after a `Full`; and
+    `LEASE_LOST`, which may only mean that the child did not get the message about a renewal in time.
     """
 
     ending: str
     error: str | None = None
 
 
-# Signals of a child that metrics are made from: it sends them as they are, because metrics are read in the worker.
+# Signals of a child from which metrics are computed: the child sends them unchanged, because metrics are read in the
+# worker.
 Relayed = PagesSettled | ResultsTaken | HoldsBegun | JobsLeased | JobsMoved | CrawlEnded | PageRendered
 Report = Status | Alone | Full | Browsers | BrowsersRestarted | Done | Relayed
 
@@ -155,14 +155,14 @@ class _Tagged(Struct):
 
 
 class Decoder(Generic[T]):
-    """Reads the messages of one side. Raises `msgspec.DecodeError` for what is not a message."""
+    """Reads the messages of one side. Raises `msgspec.DecodeError` for a line that is not a message."""
 
     def __init__(self, union: type[T]) -> None:
         self._known = {kind.__name__ for kind in get_args(union)}
         self._decoder = json.Decoder(union)
 
     def decode(self, line: bytes) -> T | None:
-        """Return a message, or None if this version does not know its kind."""
+        """Return a message, or None if its kind is unknown to this version."""
         try:
             return self._decoder.decode(line)
         except ValidationError:

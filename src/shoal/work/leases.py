@@ -1,4 +1,5 @@
-"""Leases of this process: how they are renewed, how long they are valid, and that of a crawl that runs by itself."""
+"""Leases of this process: how they are renewed, how long they are valid, and the lease of a crawl that runs without a
+worker."""
 
 import asyncio
 import os
@@ -21,7 +22,7 @@ from shoal.queue.job import Extended, Fence, Job, Lease
 from shoal.queue.queue import Queue
 from shoal.queue.states import JobState
 
-VALID_PART = 0.8  # share of a lease's term; after it, nothing is taken until the lease is renewed
+VALID_PART = 0.8  # share of a lease's term after which no new work is started until the lease is renewed
 
 
 class LeaseValidity:
@@ -33,7 +34,7 @@ class LeaseValidity:
         self._renewed_at = clock.monotonic()
 
     def renew(self, requested_at: float | None = None) -> None:
-        """Record a renewal. It happened no earlier than it was requested; without a time, it happened just now."""
+        """Record a renewal. The renewal counts from the time of its request; without a time, it counts from now."""
         self._renewed_at = self._clock.monotonic() if requested_at is None else requested_at
 
     def holds(self) -> bool:
@@ -51,12 +52,12 @@ class LeaseRenewer:
         self._task: asyncio.Task[None] | None = None
 
     def trusted(self) -> bool:
-        """Return whether the lease is certain to hold, by our own clock."""
+        """Return whether the lease is certainly still valid, by our own clock."""
         return self._validity.holds()
 
     async def renew(self) -> bool:
         """Extend the lease now and return whether it is still ours. A process that was suspended for longer than the
-        term, such as on a sleeping laptop, may still have it."""
+        term, such as on a sleeping laptop, may still hold the lease."""
         requested_at = self._clock.monotonic()
         if not (await self._queue.extend([self._lease.fence])).kept:
             return False
@@ -76,12 +77,12 @@ class LeaseRenewer:
     async def _renew_regularly(self) -> None:
         while True:
             await self._clock.sleep(self._queue.settings.extend_every.total_seconds())
-            with suppress(ShoalError):  # the store is down or full: try again; meanwhile the lease stops being valid
+            with suppress(ShoalError):  # the store is down or full: try again; the lease may expire meanwhile
                 if not await self.renew():
-                    return  # lost: it stops being valid soon, and the fence rejects our commits anyway
+                    return  # lost: the lease soon becomes invalid, and the fence rejects our commits anyway
 
 
-DEADLINE_PART = 0.5  # one extension may take this share of a lease's term
+DEADLINE_PART = 0.5  # share of a lease's term that one extension may take
 
 
 class HeldLeases(Protocol):
@@ -92,7 +93,7 @@ class HeldLeases(Protocol):
         ...
 
     def on_extended(self, requested: Sequence[Fence], result: Extended) -> None:
-        """Learn which of the requested leases were extended; the others are lost."""
+        """Process the result of an extension. Requested leases that were not extended are lost."""
         ...
 
 
@@ -119,7 +120,8 @@ class LeaseHeartbeat:
             await self._clock.sleep(due_at - self._clock.monotonic())
             due_at = self._clock.monotonic() + every_seconds  # a slow extension does not delay the next one
             for held in self._held:
-                # Each by itself: a lease that cannot be extended just now must not cost the others theirs.
+                # Extended separately: if one part's leases cannot be extended now, the other parts must not lose
+                # theirs.
                 if fences := held.fences():
                     await self._try(self._extend(held, fences))
 
@@ -132,7 +134,7 @@ class LeaseHeartbeat:
             if not (await asyncio.wait({task}, timeout=longest_seconds))[0]:
                 self._on_error("renewing leases", TimeoutError("it takes too long; retrying"))
         finally:
-            task.cancel()  # without waiting for its end: on a connection that fell silent, that takes seconds more
+            task.cancel()  # do not wait for its end, which takes more seconds on a silent connection
 
     async def _extend(self, held: HeldLeases, fences: list[Fence]) -> None:
         try:
@@ -158,7 +160,7 @@ class LocalLease:
 
     async def take(self, crawl: Crawl) -> Lease:
         """Lease one of the crawl's jobs. A job whose process has died is taken over immediately. For any other holder,
-        wait until the lease expires, and give up if the holder extends it."""
+        wait until the lease expires, and give up if the holder extends the lease."""
         jobs = await self._live_jobs(crawl)
         while all(job.state is JobState.LOCKED for job in jobs):
             await self._release_dead(jobs)
@@ -187,7 +189,8 @@ class LocalLease:
         return live
 
     async def _release_dead(self, jobs: list[Job]) -> None:
-        """Put back the jobs of processes that have died; if there were none, wait a moment for a lease to expire."""
+        """Return the jobs of processes that have died to their lanes; if there are no such jobs, wait a moment for a
+        lease to expire."""
         gone = [job for job in jobs if job.state is JobState.LOCKED and is_gone(job.lease_holder or "")]
         for job in gone:
             with suppress(LeaseLost):
@@ -205,7 +208,8 @@ def _extended(before: list[Job], after: list[Job]) -> bool:
 
 
 def holder_name() -> str:
-    """Return the name of this process as a lease holder, from which others on this machine can tell whether it runs."""
+    """Return the name of this process as a lease holder, from which other processes on this machine can tell whether it
+    still runs."""
     return f"local/{socket.gethostname()}/{os.getpid()}/{started(os.getpid())}"
 
 

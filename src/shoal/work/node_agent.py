@@ -28,7 +28,7 @@ _STATES = {
 
 
 class BrowserSource(StrEnum):
-    """The place where a node renders pages; the value says why its browsers cannot be restarted."""
+    """The place where a node renders pages. The value is the reason why its browsers cannot be restarted."""
 
     LOCAL = ""  # in browsers that its children start
     SERVICE = "this node has no local browsers: the service at RENDERER_URL renders its pages"
@@ -51,8 +51,8 @@ NO_RENDERING = NodeRendering()
 
 
 class NodeAgent:
-    """The node of one worker. `worker` returns the current one, since a worker that failed is replaced; `lane_depth`
-    asks the store for the jobs in its private lane."""
+    """The node of one worker. `worker` returns the current worker, because a failed worker is replaced; `lane_depth`
+    returns the number of jobs in the node's private lane."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class NodeAgent:
         self._clock = clock
         self._is_proxy_mode = is_proxy_mode
         self._rendering = rendering
-        self.on_change: Callable[[], None] = lambda: None  # called when the state of the worker has changed by itself
+        self.on_change: Callable[[], None] = lambda: None  # called if the worker's state changes without a command
         self._instance = f"{os.getpid()}-{secrets.token_hex(8)}"
         self._started_at = clock.monotonic()
         self._used: tuple[float, ProcessUsage] = (self._started_at, usage())
@@ -83,7 +83,7 @@ class NodeAgent:
 
     async def measure(self) -> NodeStatus:
         """Return the status of the worker now."""
-        with suppress(ShoalError):  # while the store is out of reach, the last depth counts; others report that
+        with suppress(ShoalError):  # without the store, keep the last depth; the outage is reported elsewhere
             self._depth = await self._lane_depth()
         worker, now = self._worker(), self._clock.monotonic()
         status, (recent, success_rate, latency) = worker.status, worker.tasks.recent()
@@ -149,7 +149,8 @@ class NodeAgent:
         return CommandState.APPLIED, "" if count else "no browser was running: the next page that needs one starts it"
 
     async def _drain(self, worker: Worker) -> None:
-        """Drain within the grace period of a shutdown; jobs that have not ended by then continue to drain."""
+        """Drain the worker within the grace period of a shutdown; if jobs have not ended by then, the worker continues
+        to drain."""
         await worker.drain(self._settings.shutdown_grace)
         self.on_change()
 
@@ -157,6 +158,6 @@ class NodeAgent:
         """Return the percentage of one core that was used since the last report, and the memory in use."""
         (since, before), used = self._used, usage()
         self._used = now, used
-        # A child that is being reaped may be missing from both sums for a moment.
+        # A child whose exit is being collected may be missing from both sums for a moment.
         seconds = max(0.0, used.cpu_seconds - before.cpu_seconds)
         return 100 * seconds / (now - since) if now > since else 0.0, used.memory_bytes

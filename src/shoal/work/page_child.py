@@ -1,5 +1,5 @@
-"""In the worker: starts and watches the page child, which leases, runs and settles all page jobs, and extends its
-leases."""
+"""Code that runs in the worker: starts and watches the page child, which leases, runs and settles all page jobs; the
+worker extends the child's leases."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -35,8 +35,8 @@ class PageChild:
         self._nudged = asyncio.Event()
         self._gone = asyncio.Event()
         self._gone.set()
-        self._changed = asyncio.Event()  # what the child holds, whether there is one, or whether it may lease
-        self._version = 0  # version of the configuration that the child was sent last
+        self._changed = asyncio.Event()  # set when the child's leases, its existence or its permission to lease changes
+        self._version = 0  # version of the configuration that was last sent to the child
         self._paused = False
         self._stopping = False
         self._finish_first = False
@@ -61,7 +61,8 @@ class PageChild:
                 self._child.send(Leave(finish_first=True))
 
     def nudge(self, *, pass_on: bool) -> None:
-        """Learn that a job may be waiting. With `pass_on`, tell the child, too: its own notification may be slower."""
+        """React to a hint that a job may be waiting. With `pass_on`, tell the child, too, because its own hint may come
+        later."""
         self._nudged.set()
         if pass_on and self._child is not None:
             self._child.send(Nudge())
@@ -94,8 +95,8 @@ class PageChild:
         self._nudged.set()
 
     def resize(self, slots: int, *, hand_back: bool = False) -> None:
-        """Change how many jobs run at the same time. Running jobs always finish; with `hand_back`, others are returned
-        now rather than when they have waited too long for a slot."""
+        """Change how many jobs run at the same time. Running jobs always finish; with `hand_back`, jobs that have not
+        started are returned now and not only after they have waited too long for a slot."""
         self._slots = slots
         self._configure()
         if hand_back and self._child is not None:
@@ -103,7 +104,7 @@ class PageChild:
 
     @property
     def fetching(self) -> int:
-        """Return how many children fetch pages: one, or none while the child has no job."""
+        """Return how many children fetch pages: 1, or 0 while the child has no job."""
         return int(self.active > 0)
 
     def limit_rate(self, per_second: float | None) -> None:
@@ -112,11 +113,11 @@ class PageChild:
             self._child.send(LimitRate(per_second))
 
     def children(self) -> list[ChildProcess]:
-        """Return the children that run: one, or none."""
+        """Return the running children: one or none."""
         return [] if self._child is None else [self._child]
 
     def drain(self) -> None:
-        """Lease nothing more, return the jobs that have not started, and let the others finish."""
+        """Lease nothing more, return the jobs that have not started, and let the running jobs finish."""
         self.pause()
         if self._child is not None:
             self._child.send(HandBack("draining"))
@@ -160,7 +161,8 @@ class PageChild:
             self._child.send(Configure(self._version, self._slots, leasing=not self._paused))
 
     async def _wait_for_job(self) -> None:
-        """Wait until a page job is due: most workers never see one, and a child costs memory."""
+        """Wait until a page job is due before a child is started: most workers never get a page job, and a child costs
+        memory."""
         context = self._context
         while not self._stopping:
             self._nudged.clear()
@@ -195,7 +197,7 @@ class PageChild:
             if done is None:
                 await self._settle_dead(child, how)
         finally:
-            child.kill()  # if we were cancelled, it is still there
+            child.kill()  # if we were cancelled, the child is still running
             self._child = None
             self._set_gone()
             self._on_change()
@@ -221,7 +223,8 @@ class PageChild:
         self._changed.set()
 
     async def _settle_dead(self, child: ChildProcess, how: str) -> None:
-        """Return the jobs of a child that died. If it ran one job by itself, only that one counts a crash."""
+        """Return the jobs of a child that died. If the child ran one job alone, a crash is counted only for that
+        job."""
         context = self._context
         try:
             held = await context.queue.held_by(holder_of(context.holder, child.pid))

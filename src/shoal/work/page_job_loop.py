@@ -1,7 +1,7 @@
-"""In the child: the loop that keeps its page slots full. It leases jobs in batches, hands them to the fetch pool and
-settles them together.
+"""Code that runs in the child: the loop that keeps the page slots full. The loop leases jobs in batches, gives them to
+the fetch pool and settles them together.
 
-The worker extends the leases. The executor knows what the jobs are and stores their results.
+The worker extends the leases. The executor fetches the pages of the jobs and stores their results.
 """
 
 import asyncio
@@ -30,20 +30,21 @@ if TYPE_CHECKING:
     from shoal.page_jobs.leasing import PageTask
 
 
-BATCH = 100  # results that are settled immediately, however recent the last commit was
-BATCH_BYTES = 16_000_000  # of results that are settled together, or one result; if more wait, no job starts
-BATCH_SECONDS = 0.05  # the longest that a result waits for others while jobs are running
+BATCH = 100  # this many results are settled immediately, even if the last commit was very recent
+BATCH_BYTES = 16_000_000  # bytes of results (or one larger result) per commit; if more wait, no job starts
+BATCH_SECONDS = 0.05  # maximum time that a result waits for further results while jobs are running
 AHEAD_LIMIT = 500  # jobs that may be held beyond the slots
-AHEAD_SECONDS = 2.0  # a job that could not start for this long is returned: another worker may have a free slot
-LEARNED_PART = 0.1  # by which the last job changes the average duration
-STORE_RETRY_SECONDS = 0.5  # after a commit that did not reach the store
-LEAVE_SECONDS = 2.0  # for jobs that are running when it is time to leave
+AHEAD_SECONDS = 2.0  # a job that could not start in this time is returned: a different worker may have a slot
+LEARNED_PART = 0.1  # weight of the last job in the average duration
+STORE_RETRY_SECONDS = 0.5  # pause after a commit that did not reach the store
+LEAVE_SECONDS = 2.0  # time for running jobs to finish when the loop has to leave
 CHECK_SECONDS = 1.0  # the longest time between two checks for overdue jobs
-CHECK_EVERY_SECONDS = 0.1  # the shortest: a check looks at every job
+CHECK_EVERY_SECONDS = 0.1  # minimum time between two checks, because a check looks at every job
 
 
 def holder_of(worker: str, pid: int) -> str:
-    """The name under which a page child holds its leases. Its parent can compute it even after the child has died."""
+    """Return the name under which a page child holds its leases. The parent can compute this name even after the child
+    has died."""
     return f"{worker}/pages/{pid}"
 
 
@@ -51,15 +52,16 @@ class LoopCallbacks(Struct, frozen=True, kw_only=True):
     """Callbacks through which the loop notifies the child that runs it."""
 
     leased: Callable[[], None]  # called after every lease, before any of its jobs starts
-    alone: Callable[[Fence | None], None]  # a suspect starts by itself; None: it has ended
-    error: Callable[[str, Exception], None]  # the store could not do this
+    alone: Callable[[Fence | None], None]  # a suspect starts alone; None: the suspect has ended
+    error: Callable[[str, Exception], None]  # an operation on the store failed
 
 
 class PageJobLoop:
-    """Keeps the slots full. The faster jobs finish, the more are leased ahead, so that each commit covers more of them.
+    """Keeps the slots full. The faster jobs finish, the more jobs are leased ahead, so that each commit covers more
+    jobs.
 
-    Implements `shoal.web.fetch_pool.PoolCaller`. A job that lost a worker before (a suspect) runs by itself: if it
-    kills the process, no other job is blamed.
+    Implements `shoal.web.fetch_pool.PoolCaller`. A job that lost a worker before (a suspect) runs alone: if it kills
+    the process, no other job is blamed.
     """
 
     def __init__(
@@ -79,33 +81,33 @@ class PageJobLoop:
         self._clock: Clock = executor.throttle.clock
         self._callbacks = callbacks
         self._pool: FetchPool[PageTask] = FetchPool(WindowSize(slots, executor.connections), self, executor.throttle)
-        self._tasks: dict[Fence, PageTask] = {}  # leased, without a result
-        self._working: dict[Fence, asyncio.Task[None]] = {}  # jobs that are rendered, or get the slot of a redirect
+        self._tasks: dict[Fence, PageTask] = {}  # leased jobs without a result
+        self._working: dict[Fence, asyncio.Task[None]] = {}  # jobs that are rendered or wait for a redirect slot
         self._suspects: deque[PageTask] = deque()
-        self._suspect: PageTask | None = None  # the one that is in the pool
+        self._suspect: PageTask | None = None  # the suspect that is in the pool
         self._results: list[tuple[Fence, Outcome]] = []
-        self._settling: list[tuple[Fence, Outcome]] = []  # in the commit that is under way
-        self._result_bytes = 0  # of all results that are not stored yet
+        self._settling: list[tuple[Fence, Outcome]] = []  # results in the commit that is under way
+        self._result_bytes = 0  # total size of the results that are not stored yet
         self._first_result_at = 0.0
         self._changed = asyncio.Event()
         self._validity = LeaseValidity(queue.settings.lease, self._clock)
         self._batch = 0  # how many results the last commit settled
-        self._job_seconds = 0.0  # how long a job occupies a slot, on average over the last ones
-        self._poll_at = 0.0  # when to ask for jobs even without a nudge
-        self._nudged = False  # since the last request for jobs
+        self._job_seconds = 0.0  # how long a job occupies a slot, on average over the last jobs
+        self._poll_at = 0.0  # when to request jobs even without a nudge
+        self._nudged = False  # whether there was a nudge since the last request for jobs
         self._paused = False
         self._leased = asyncio.Event()  # set unless a commit that may lease is under way
         self._leased.set()
-        self._hand_back: str | None = None  # why the jobs of that commit are handed back
+        self._hand_back: str | None = None  # why the jobs of the commit under way are returned
         self._leave_at: float | None = None
         self._finish_first = False
         self._changes: set[asyncio.Task[None]] = set()  # changes of single jobs, such as a failed attempt
         self._rate: FetchRate | None = None
         self._checked_at = 0.0  # when deadlines were checked last
-        self._error: Exception | None = None  # of no single job
+        self._error: Exception | None = None  # an error that belongs to no single job
 
     async def run(self) -> None:
-        """Work until `leave` was called and nothing is held."""
+        """Work until `leave` was called and no job is held."""
         try:
             while True:
                 await self._turn()
@@ -123,8 +125,8 @@ class PageJobLoop:
 
     @property
     def held(self) -> list[Fence]:
-        """All jobs leased to us, including finished ones that are not stored yet: a slow commit must not cost them
-        their leases."""
+        """All leases of this loop, including leases of finished jobs that are not stored yet, so that these stay leased
+        during a slow commit."""
         return [*(fence for fence, _ in (*self._settling, *self._results)), *self._tasks]
 
     @property
@@ -134,17 +136,17 @@ class PageJobLoop:
 
     @property
     def is_changing(self) -> bool:
-        """Return whether a commit is under way that may lease jobs or hand them back."""
+        """Return whether a commit is under way that may lease or return jobs."""
         return not self._leased.is_set() or bool(self._changes)
 
     def nudge(self) -> None:
-        """Ask for jobs now: one may be waiting."""
+        """Request jobs now, because a job may be waiting."""
         self._poll_at = 0.0
         self._nudged = True
         self._changed.set()
 
     def configure(self, slots: int, *, leasing: bool) -> None:
-        """Run up to `slots` jobs at the same time, and lease more only if `leasing`. Jobs that are running always
+        """Run up to `slots` jobs at the same time, and lease more jobs only if `leasing`. Running jobs always
         finish."""
         self._slots = slots
         self._paused = not leasing
@@ -172,14 +174,15 @@ class PageJobLoop:
             self._end_suspect()
 
     def hand_back(self, task: "PageTask", wait_seconds: float) -> None:
-        """Take a job from the pool that may not start: after a redirect it needs another slot, else it is put off."""
+        """Take a job from the pool if it may not start. After a redirect it needs a new slot; otherwise it is
+        delayed."""
         if task.chain is not None and not wait_seconds:
             self._work_on(task, self._follow(task))
         else:
             self._report(task, self._executor.put_off(task, wait_seconds))
 
     def return_unstarted(self, reason: str) -> None:
-        """Hand back the jobs that have not started, and those that the commit under way leases."""
+        """Return the jobs that have not started, and the jobs that the commit under way leases."""
         self._hand_back = None if self._leased.is_set() else reason
         self._release([*self._pool.withdraw(), *self._suspects], reason)
         self._suspects.clear()
@@ -200,7 +203,7 @@ class PageJobLoop:
     @property
     def is_closed(self) -> bool:
         if self._suspects and self._suspect is None:
-            return True  # the suspect starts when nothing runs any more
+            return True  # the suspect starts when no other job runs
         if self._result_bytes > BATCH_BYTES:
             return True
         most = self._slots if self._suspect is None else 1
@@ -239,7 +242,7 @@ class PageJobLoop:
         if task is None:
             self._error = error
         elif self._forget(task):
-            if isinstance(error, BackendUnavailable | StorageFull):  # trouble of the store, not of the job
+            if isinstance(error, BackendUnavailable | StorageFull):  # the problem is the store, not the job
                 self._callbacks.error("running a page job", error)
                 self._change_soon(self._queue.release(task.lease, error.code))
             else:
@@ -250,7 +253,7 @@ class PageJobLoop:
         self._changed.set()
 
     async def _follow(self, task: "PageTask") -> None:
-        """Get the slot that a redirect needs, and give the job back to the pool."""
+        """Get a slot for the target of a redirect, and give the job back to the pool."""
         result = await self._executor.find_slot(task)
         self._working.pop(task.lease.fence, None)
         if result is not None:
@@ -311,7 +314,7 @@ class PageJobLoop:
     # Commits
 
     async def _turn(self) -> None:
-        """Settle what has finished and lease as many jobs as there is space for, in one commit."""
+        """Settle finished jobs and lease as many new jobs as there is space for, in one commit."""
         if min(self._settle_in_seconds(), self._lease_in_seconds()) > 0:
             return
         want = self._want()
@@ -329,8 +332,8 @@ class PageJobLoop:
         self._result_bytes -= size
         now = self._clock.monotonic()
         if not self.held:
-            self._validity.renew(now)  # these leases are new; only our parent knows about older ones
-        empty = len(tasks) < want and not self._nudged  # a job may have been added after the store was asked
+            self._validity.renew(now)  # only the new leases start now; the parent renews the older ones
+        empty = len(tasks) < want and not self._nudged  # after a nudge, a job may have been added since the query
         self._poll_at = now + self._poll_seconds if empty else 0.0
         self._accept(tasks)
 
@@ -344,10 +347,10 @@ class PageJobLoop:
             self._leased.set()
 
     def _accept(self, tasks: "list[PageTask]") -> None:
-        """Give leased jobs to the pool, the suspects later, or hand them back if that was asked for meanwhile."""
+        """Give leased jobs to the pool (suspects later), or return them if that was requested meanwhile."""
         self._tasks |= {task.lease.fence: task for task in tasks}
         if tasks:
-            self._callbacks.leased()  # a job that blocks this loop must not cost the others their leases
+            self._callbacks.leased()  # a job that blocks this loop must not cost the other jobs their leases
         if self._hand_back is not None:
             self._release(tasks, self._hand_back)
             return
@@ -355,7 +358,7 @@ class PageJobLoop:
         self._pool.accept([task for task in tasks if not task.lease.crash_count])
 
     def _split_results(self) -> int:
-        """Take the results of the next commit; return how many bytes they have."""
+        """Select the results for the next commit; return their size in bytes."""
         total = count = 0
         for _, result in self._results:
             size = self._executor.size_of(result)
@@ -366,7 +369,7 @@ class PageJobLoop:
         return total
 
     def _fill(self) -> None:
-        """Start the next suspect, if there is one; the pool starts all others."""
+        """Start the next suspect, if there is one; the pool starts all other jobs."""
         if self._suspects and self._suspect is None and not self.running and self._validity.holds():
             self._suspect = self._suspects.popleft()
             self._callbacks.alone(self._suspect.lease.fence)
@@ -379,9 +382,9 @@ class PageJobLoop:
         if not self._validity.holds() and self.held:
             return 0
         space = self._slots - self._occupied + min(AHEAD_LIMIT, 2 * self._batch)
-        if self._rate is not None:  # others would be returned before they start
+        if self._rate is not None:  # more jobs would be returned before they start
             space = min(space, max(1, int(AHEAD_SECONDS / 2 * self._rate.per_second)))
-        # As many again may wait for their hosts, where they occupy no slot, if slots become free for them in time.
+        # The same number of jobs may also wait for their hosts without a slot, if slots become free for them in time.
         again = space + self._occupied
         if self._job_seconds:
             again = min(again, int(self._slots * AHEAD_SECONDS / self._job_seconds))
@@ -389,7 +392,7 @@ class PageJobLoop:
 
     @property
     def _occupied(self) -> int:
-        """Return how many slots have a job: also those that wait for the robots.txt of their host."""
+        """Return how many slots have a job, including jobs that wait for the robots.txt of their host."""
         return self.running + self._pool.waiting_for_robots
 
     def _settle_in_seconds(self) -> float:
@@ -404,13 +407,14 @@ class PageJobLoop:
         return 0.0 if is_idle else settle_at - self._clock.monotonic()
 
     def _lease_in_seconds(self) -> float:
-        """Return the time until jobs are requested; infinite while every slot has one."""
+        """Return the time until jobs are requested; infinite while every slot has a job."""
         if self._pool.waiting_for_place or self._occupied >= self._slots or not self._want():
             return float("inf")
         return self._poll_at - self._clock.monotonic()
 
     def _check_deadlines(self) -> None:
-        """Give up jobs that run too long, return those that waited too long for a slot, and all if time is up."""
+        """Give up jobs that run too long, and return jobs that waited too long for a slot; return all jobs if the time
+        to leave is over."""
         now = self._clock.monotonic()
         if now - self._checked_at < CHECK_EVERY_SECONDS:
             return
@@ -436,11 +440,11 @@ class PageJobLoop:
                 self._change_soon(self._release_after_lease(task.lease, reason))
 
     async def _release_after_lease(self, lease: Lease, reason: str) -> None:
-        await self._leased.wait()  # the commit under way would lease the job again
+        await self._leased.wait()  # otherwise the commit under way could lease the job again
         await self._queue.release(lease, reason)
 
     def _change_soon(self, change: Awaitable[object]) -> None:
-        """Change a job in the background."""
+        """Carry out a change of a job in the background."""
 
         async def apply() -> None:
             try:
@@ -448,7 +452,7 @@ class PageJobLoop:
             except LeaseLost:
                 return
             except ShoalError as error:
-                self._callbacks.error("storing the result of a page job", error)  # its lease expires
+                self._callbacks.error("storing the result of a page job", error)  # the job's lease expires
 
         def on_done(task: asyncio.Task[None]) -> None:
             self._changes.discard(task)
@@ -459,7 +463,7 @@ class PageJobLoop:
         task.add_done_callback(on_done)
 
     async def _rest(self) -> None:
-        """Wait until something finishes, or it is time to settle, to lease or to check the deadlines."""
+        """Wait until a job finishes, or until it is time to settle, to lease or to check the deadlines."""
         seconds = min(self._settle_in_seconds(), self._lease_in_seconds(), CHECK_SECONDS)
         if seconds > 0:
             with suppress(TimeoutError):

@@ -1,8 +1,8 @@
 """The pid file of a worker: reserves its name on this machine, and lists the worker and its children.
 
-The next worker of that name kills the children that are left, and knows under which pid its predecessor held leases.
-There are rarely any children, because a child asks the kernel to be killed with its parent, but not every kernel
-supports that.
+The next worker with that name kills the children that its predecessor left behind, and knows the pid under which its
+predecessor held leases. Children are rarely left behind, because a child asks the kernel to be killed with its parent,
+but not every kernel supports that.
 """
 
 import fcntl
@@ -16,22 +16,22 @@ from shoal.base.errors import BadConfig
 from shoal.base.machine import make_private, started
 
 FOLDER = "workers"
-WORKER = "worker"  # before the pid of the worker itself
-MAX_WORKERS = 1000  # on one machine
-EXIT_SECONDS = 2.0  # how long to wait for a configured name: its previous worker may be about to exit
+WORKER = "worker"  # word before the pid of the worker itself
+MAX_WORKERS = 1000  # maximum number of workers with the same name on one machine
+EXIT_SECONDS = 2.0  # how long to wait for a configured name, because the previous worker may be about to exit
 RETRY_SECONDS = 0.1
 
 
 class PidFile:
-    """The file of one worker: locked while the worker runs; its own pid, then a line per child. Without a file nothing
-    is recorded."""
+    """The file of one worker: The file is locked while the worker runs. It contains the worker's pid, then one line per
+    child. Without a file, nothing is recorded."""
 
     def __init__(self, node_id: str, file: int | None = None) -> None:
         self.node_id = node_id
         self._file = file
         self._children: dict[int, str] = {}
         pids = [int(pid) for name, pid in self._entries() if name == WORKER and pid.isdecimal()]
-        self.previous = pids[0] if pids else None  # pid of the last worker of this name; it has ended
+        self.previous = pids[0] if pids else None  # pid of the last worker with this name, which has ended
 
     def add(self, pid: int) -> None:
         self._children[pid] = started(pid)
@@ -66,19 +66,19 @@ class PidFile:
             return
         lines = f"{WORKER} {os.getpid()}\n"
         lines += "".join(f"{pid} {began}\n" for pid, began in self._children.items())
-        with suppress(OSError):  # the disk is full: at worst, children that are left behind are not killed
+        with suppress(OSError):  # the disk is full: at worst, orphaned children are not killed
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, lines.encode(), 0)
 
 
 async def claim_name(name: str, folder: Path, clock: Clock, *, given: bool) -> PidFile:
-    """Reserve a name for a worker and return its pid file. A `given` name must be free; otherwise the next workers of
-    this machine are called `name-2`, `name-3` and so on."""
+    """Reserve a name for a worker and return its pid file. A `given` name must be free. Other names get a suffix if
+    they are taken: `name-2`, `name-3` and so on."""
     try:
         make_private(folder / FOLDER)
         names = [name] if given else [name, *(f"{name}-{number}" for number in range(2, MAX_WORKERS))]
         pidfile = await _claim_first(folder / FOLDER, names, clock, wait=given)
-    except OSError:  # no folder to write to, as in a read-only container: then there is no other worker either
+    except OSError:  # no writable folder, as in a read-only container: then there is no other worker either
         return PidFile(name)
     if pidfile is None:
         raise BadConfig(

@@ -22,9 +22,9 @@ from shoal.work.leases import LeaseHeartbeat
 from shoal.work.page_child import PageChild
 from shoal.work.worker_context import RecentTasks, WorkerContext
 
-RESTART_TIMEOUT = timedelta(minutes=1)  # for the browsers of all children
-KILL_TIMEOUT = timedelta(seconds=5)  # for handing back the jobs of children that were killed at the end
-KILL_PART = 1 / 6  # of the grace period, if that is less
+RESTART_TIMEOUT = timedelta(minutes=1)  # limit for the restart of all children's browsers
+KILL_TIMEOUT = timedelta(seconds=5)  # limit for returning the jobs of children that were killed at the end
+KILL_PART = 1 / 6  # share of the grace period that applies if it is shorter
 
 
 class WorkerStarted(Signal, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class WorkerStopped(Signal, frozen=True, kw_only=True):
 
 
 class WorkerFailed(Signal, frozen=True, kw_only=True):
-    """A worker was ended by an unexpected error. Its jobs were returned, or their leases expire."""
+    """An unexpected error ended a worker. Its jobs were returned, or their leases will expire."""
 
     node_id: str
     where: str
@@ -50,7 +50,7 @@ class WorkerFailed(Signal, frozen=True, kw_only=True):
 
 
 class WorkerDisplaced(Signal, frozen=True, kw_only=True):
-    """A worker stops because another one has registered with its node id."""
+    """A worker stops because a different worker has registered with the same node id."""
 
     node_id: str
     error: str
@@ -66,8 +66,7 @@ class WorkerState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
-    """The status of a worker: its running jobs, how many it may run at the same time, and its browsers and their
-    pages."""
+    """The status of a worker: its running jobs, the maximum number of jobs, and its browsers and their pages."""
 
     state: WorkerState
     active_runs: int
@@ -87,8 +86,8 @@ class WorkerStatus:
 
 
 class Worker:
-    """One node. `heartbeat_queue` is the queue on its own connection; without it, heartbeats share the
-    context's."""
+    """One node. `heartbeat_queue` is a queue with a separate connection; without it, heartbeats share the connection of
+    the context."""
 
     def __init__(
         self, context: WorkerContext, wake: Wake, *, heartbeat_queue: Queue | None = None, with_pages: bool = True
@@ -98,7 +97,7 @@ class Worker:
         self._heartbeat_queue = heartbeat_queue
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
-        self._stopping_at = 0.0  # when the first request to stop came
+        self._stopping_at = 0.0  # time of the first request to stop
         self._interrupted = False
         self._paused = False
         self._draining = False
@@ -145,8 +144,8 @@ class Worker:
         )
 
     def successor(self) -> "Worker":
-        """Create a worker in the same context, to replace this one after it has failed. It keeps its size, and stays
-        paused if this one leased nothing."""
+        """Create a worker in the same context, to replace this one after it has failed. The new worker keeps the size
+        of this one, and starts paused if this worker was not leasing."""
         successor = Worker(
             self._context, self._wake, heartbeat_queue=self._heartbeat_queue, with_pages=self._pages is not None
         )
@@ -165,7 +164,7 @@ class Worker:
         )
 
     async def run(self) -> None:
-        """Work until `stop`; then return the held jobs, and return."""
+        """Work until `stop` is called; then return the held jobs to the queue, and end."""
         queue = self._context.queue.settings
         self._context.signals.emit(
             WorkerStarted(
@@ -201,12 +200,12 @@ class Worker:
     def stop(self) -> None:
         """Lease nothing more and shut down; a second call does not wait for the held jobs."""
         if self._stopping.is_set():
-            self._interrupted = True  # also applies to a job that is being leased at this moment
+            self._interrupted = True  # also applies to jobs that are being leased at this moment
             self._kill()
         self._begin_to_stop()
 
     def stop_once(self) -> None:
-        """Lease nothing more and shut down, unless it does already."""
+        """Lease nothing more and shut down, unless the worker is already shutting down."""
         if not self._stopping.is_set():
             self.stop()
 
@@ -218,14 +217,14 @@ class Worker:
             pool.pause()
 
     def resume(self) -> None:
-        """Lease jobs again after `pause` or `drain`. Runs that were asked to return their jobs still do."""
+        """Lease jobs again after `pause` or `drain`. Runs that were asked to return their jobs still return them."""
         self._paused = self._draining = False
         for pool in self._pools:
             pool.resume()
         self._woken.set()
 
     def resize(self, *, runs: int | None = None, pages: int | None = None, hand_back: bool = False) -> None:
-        """Change how many runs and page jobs are worked on at the same time; None leaves a number as it is. Surplus
+        """Change how many runs and page jobs run at the same time; None keeps the current number. Surplus
         jobs finish first. With `hand_back`, surplus runs and page jobs that have not started are returned instead."""
         for name, size in (("runs", runs), ("pages", pages)):
             if size is not None and size < 1:
@@ -253,9 +252,9 @@ class Worker:
         self._share_rate()
 
     async def restart_browsers(self) -> list[str]:
-        """Replace the browsers of all children, wait until that is done, and return why it failed where it did. Page
-        jobs whose pages are in a browser are returned first; the pages of crawls start again in the new one. No
-        attempt is counted."""
+        """Replace the browsers of all children, wait until that is done, and return the errors of children where it
+        failed. Page jobs whose pages are in a browser are returned first; pages of crawls start again in the new
+        browser. No attempt is counted."""
         children = [child for child in self._children() if child.browsers.count]
         try:
             async with asyncio.timeout(RESTART_TIMEOUT.total_seconds()):
@@ -272,10 +271,10 @@ class Worker:
         return [fence for pool in self._pools for fence in pool.fences()]
 
     async def drain(self, deadline: timedelta) -> bool:
-        """Lease nothing more, return runs, let page jobs finish, and wait for all of it.
+        """Lease nothing more, return runs, let page jobs finish, and wait until no job is held.
 
-        Returns whether the worker is drained. It is not if the deadline has passed or `resume` was called meanwhile;
-        after the deadline it continues to drain. The process stays, and `resume` makes it lease jobs again.
+        Return whether the worker is drained: False if the deadline has passed or `resume` was called meanwhile. After
+        the deadline, the worker continues to drain. The process stays, and `resume` makes it lease jobs again.
         """
         self._paused = self._draining = True
         for pool in self._pools:
@@ -291,8 +290,8 @@ class Worker:
         self._share_rate()
 
     def _share_rate(self) -> None:
-        """Divide the rate limit among the children that fetch pages. An idle page child gets the share that it would
-        have with a job, because it leases jobs before we know."""
+        """Divide the rate limit among the children that fetch pages. An idle page child gets the same share as a busy
+        one, because it may lease jobs before the worker knows about them."""
         if self._rate is not None:
             fetching = sum(pool.fetching for pool in self._pools)
             for pool in self._pools:
@@ -322,8 +321,8 @@ class Worker:
             await self._rest()
 
     async def _rest(self) -> None:
-        """Wait until a child is free or a job may be waiting, at most for the polling interval. Its length varies, so
-        that idle workers do not all poll at the same time."""
+        """Wait until a child is free or a job may be waiting, at most for the polling interval. The interval varies
+        randomly, so that idle workers do not all poll at the same time."""
         longest_seconds = self._context.queue.settings.poll_every.total_seconds()
         with suppress(TimeoutError):
             async with asyncio.timeout(longest_seconds * random.uniform(0.75, 1)):
@@ -331,8 +330,9 @@ class Worker:
         self._woken.clear()
 
     async def _shut_down(self, leasing: "asyncio.Task[None]") -> None:
-        """Ask every child to return its job, wait for the grace period, then kill, so that the jobs are back at its
-        end. An infinite grace period lets the jobs finish. Jobs that are still being leased are returned, too."""
+        """Ask every child to return its job, wait for the grace period, then kill the children, so that all jobs are
+        returned when the grace period ends. With an infinite grace period, the jobs finish. Jobs that are still being
+        leased are returned, too."""
         grace = self._context.settings.shutdown_grace
         finish_first = grace == timedelta.max
         for pool in self._pools:

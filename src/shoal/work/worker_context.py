@@ -1,4 +1,4 @@
-"""What the parts of a worker share: its context, its recent tasks, and a watch over its storage."""
+"""Objects that the parts of a worker share: its context, its recent tasks, and a watch over its storage."""
 
 import asyncio
 from collections import deque
@@ -15,16 +15,16 @@ from shoal.queue.queue import Queue
 from shoal.work.child_handle import ChildSpawner
 
 RECENT_SECONDS = 300.0
-STEP_SECONDS = 1.0  # tasks that end within it are one entry
+STEP_SECONDS = 1.0  # tasks that end within this time are one entry
 
 
 class RecentTasks:
-    """Counts the tasks that ended within the last five minutes, and all since the start. A task is a job that ended:
-    one that was returned did not."""
+    """Counts the tasks that ended within the last five minutes, and all tasks since the start. A task is a job that
+    ended; a returned job does not count."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._entries: deque[list[float]] = deque()  # when, done, failed, timed, seconds
+        self._entries: deque[list[float]] = deque()  # time, done, failed, timed, seconds
         self.total = 0
 
     def record(self, *, done: int = 0, failed: int = 0, timed: int = 0, seconds: float = 0.0) -> None:
@@ -38,8 +38,8 @@ class RecentTasks:
         self._forget(now)
 
     def recent(self) -> tuple[int, float, float]:
-        """Return the number of recent tasks, the part that succeeded (1 if there are none), and the mean seconds of
-        those whose time is known (0 if there are none)."""
+        """Return the number of recent tasks, the share of successful tasks (1 if there are no tasks), and the mean
+        duration in seconds of the tasks with a known duration (0 if there are none)."""
         self._forget(self._clock.monotonic())
         done, failed, timed, seconds = (sum(entry[place] for entry in self._entries) for place in range(1, 5))
         count = int(done + failed)
@@ -53,7 +53,7 @@ class RecentTasks:
 STORE = "store"
 BODIES = "bodies"
 KINDS = {BODIES: frozenset({"crawl"})}  # job kinds that need a storage; all kinds need the store
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 15.0  # before full storage is tried again
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 15.0  # pause before a full storage is tried again
 
 
 class StorageFilled(Signal, frozen=True, kw_only=True):
@@ -75,8 +75,8 @@ Check = Callable[[], Awaitable[None]]
 
 class StorageWatch:
     """The full storage, shared by all workers of one process. `checks` has one function per storage, which raises while
-    it has no space. A storage that is full again soon after it was freed is tried less and less often, so that a job
-    which needs more space than there is does not start over and over."""
+    the storage has no space. A storage that is full again soon after it was freed is tried less and less often, so that
+    a job that needs more space than there is does not start over and over."""
 
     def __init__(self, checks: Mapping[str, Check], clock: Clock, signals: Signals) -> None:
         self._checks = checks
@@ -147,7 +147,7 @@ class ChildLost(Signal, frozen=True, kw_only=True):
 
 
 class ChildGone(Signal, frozen=True, kw_only=True):
-    """A child ended without a job: it could not start, or it died while it waited for work."""
+    """A child without a job ended: it could not start, or it died while it waited for work."""
 
     node_id: str
     how: str
@@ -163,9 +163,9 @@ class StoreOutOfReach(Signal, frozen=True, kw_only=True):
 
 
 class WorkerContext(Struct, frozen=True):
-    """The identity and the collaborators of one worker. Its leases are held under the name `holder`; `config` is the
-    configuration recorded with each job; `page_slots` is how many page jobs it runs at the same time; `connections`
-    describes those of its crawls."""
+    """The identity of one worker and the objects that it uses. Its leases are held under the name `holder`; `config` is
+    the configuration recorded with each job; `page_slots` is the number of page jobs that it runs at the same time;
+    `connections` describes the connections of its crawls."""
 
     node_id: str
     holder: str
@@ -186,12 +186,13 @@ class WorkerContext(Struct, frozen=True):
         try:
             await change
         except LeaseLost:
-            return  # another worker has the job already
+            return  # a different worker already has the job
         except ShoalError as error:
             self.report_error("recording the end of a job", error)
 
     def report_error(self, doing: str, error: Exception) -> None:
-        """Report that the store cannot be reached. A full storage is reported once, however many jobs run into it."""
+        """Report that the store cannot be reached. A full storage is reported only once, even if many jobs run into
+        it."""
         if isinstance(error, StorageFull):
             self.storage.filled(error.storage, error.message)
             return

@@ -1,1 +1,1 @@
-"""The built-in analyzers, each in its own module (`registry` lists them), and the loading of others (`plugins`)."""
+"""The built-in analyzers, and a registry that lists them and loads other analyzers."""

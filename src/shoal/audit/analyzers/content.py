@@ -16,7 +16,7 @@ from shoal.extract.flags import PageFlag
 
 
 def _skip(details: PageDetails) -> str | None:
-    """Return the first place where the levels skip one, such as `h2 to h4`."""
+    """Return the first place where the headings skip a level, such as `h2 to h4`."""
     levels = [heading.level for heading in details.headings]
     return next((f"h{one} to h{two}" for one, two in pairwise(levels) if two > one + 1), None)
 
@@ -63,7 +63,7 @@ def of_length(site: Site, code: str, column: str, low: int, high: int) -> Found:
 
 
 def duplicates(site: Site, code: str, column: str) -> Found:
-    """Return indexable pages that share their text with another one."""
+    """Return indexable pages that share their text with another page."""
     texts = site.pages.text(column)
     hashes = site.pages.hashes(column)
     pages, first, sizes = repeated(hashes, site.is_indexable & (lengths(site, column) > 0))
@@ -79,8 +79,8 @@ def duplicates(site: Site, code: str, column: str) -> Found:
 
 
 def repeated(values: "np.ndarray[Any, Any]", among: Mask) -> tuple[Ids, Ids, "np.ndarray[Any, np.dtype[np.intp]]"]:
-    """Return the pages that share their value with another page; for each, one such page and the number of pages with
-    that value."""
+    """Return the pages that share their value with another page; for each of them, one other page and the number of
+    pages with that value."""
     pages = np.flatnonzero(among)
     _, group, count = np.unique(values[pages], return_inverse=True, return_counts=True)
     order = np.argsort(group, kind="stable")
@@ -171,16 +171,16 @@ class Images:
 
 
 FEWEST_WORDS: Final = 30  # shorter texts are often alike, such as those of forms
-NEIGHBOURS: Final = 16  # compared with each page, per rotation
+NEIGHBOURS: Final = 16  # pages that are compared with each page, per rotation
 ROTATIONS: Final = (0, 16, 32, 48)
-"""Two fingerprints that differ in three bits agree in one of four bands of sixteen bits. Rotating each band to the
-front and sorting brings such fingerprints together."""
-ALMOST_SAME: Final = 0.9  # part of the word pairs of two texts that both have
+"""Two fingerprints that differ in three bits agree in at least one of four bands of sixteen bits. Rotating each band to
+the front and sorting brings such fingerprints together."""
+ALMOST_SAME: Final = 0.9  # minimum share of word pairs that two texts have in common
 _AT_ONCE: Final = 20_000  # pairs of sketches
 
 Near = dict[int, tuple[int, float, int]]
-"""A near duplicate of each page: its page, which part of their texts is the same, and the bits of their fingerprints
-that differ."""
+"""A near duplicate of each page: the number of the other page, the share of their texts that is the same, and how many
+bits of their fingerprints differ."""
 
 
 def _sketch(details: PageDetails) -> bytes | None:
@@ -217,10 +217,10 @@ class Duplicates:
 def nearest_of(prints: NDArray[np.uint64], sketches: Sequence[bytes], among: Ids) -> Near:
     """Return the pages that have a near duplicate among the given pages.
 
-    Each page is compared with its neighbours in four sorted orders, so the time is bounded whatever the site is; in a
-    very dense cluster a pair may be missed, though not all pairs of a page. A fingerprint depends on the text that
-    pages share, so pages with the same template may have the same fingerprint: only the sketches show whether most of
-    the text is the same.
+    Each page is compared with its neighbours in four sorted orders, so the time is bounded for every site. In a very
+    dense cluster, some pairs of a page may be missed, but not all. A fingerprint depends on the text that pages share,
+    so pages with the same template may have the same fingerprint: only the sketches show whether most of the text is
+    the same.
     """
     values = prints[among]
     found: Near = {}
@@ -247,8 +247,8 @@ def nearest_of(prints: NDArray[np.uint64], sketches: Sequence[bytes], among: Ids
 
 
 def _same_parts(ones: Sequence[bytes], twos: Sequence[bytes]) -> NDArray[np.float64]:
-    """Estimate which part of the word pairs of two texts is the same, for many texts: twice the common ones, divided by
-    those of both. A bin that is empty in both sketches is ignored."""
+    """Estimate, for many pairs of texts, the share of word pairs that is the same: twice the number of common word
+    pairs, divided by the total number in both texts. A bin that is empty in both sketches is ignored."""
     mine = np.frombuffer(b"".join(ones), np.uint8).reshape(-1, BINS)
     theirs = np.frombuffer(b"".join(twos), np.uint8).reshape(-1, BINS)
     filled = ((mine != 0) | (theirs != 0)).sum(axis=1)

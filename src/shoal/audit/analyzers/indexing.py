@@ -1,4 +1,5 @@
-"""Analyzers of what machines read: canonical URLs, hreflang, indexing rules, structured data, llms.txt."""
+"""Analyzers of the parts of a site that machines read: canonical URLs, hreflang, indexing rules, structured data,
+llms.txt."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from shoal.extract.page import canonical_of
 
 
 def _declared(details: PageDetails) -> tuple[list[str], str | None] | None:
-    """Return the canonical URLs in the page and its Link header, unless there is clearly one."""
+    """Return the canonical URLs in the page and its Link header; None if the page clearly does not declare several."""
     header = details.headers.get("link")
     return (details.canonicals, header) if header is not None or len(details.canonicals) > 1 else None
 
@@ -124,8 +125,8 @@ class Hreflang:
             yield _found(code, pairs)
 
     def _targets(self, site: Site, page: int, alternates: list[tuple[str, str]]) -> dict[int, str]:
-        """Return the pages that the alternates lead to, each with its language; -1 stands for unknown ones, which are
-        listed."""
+        """Return the pages that the alternates lead to, each with its language; -1 stands for pages that were not
+        crawled, which are added to `_unknown`."""
         assert site.link_targets is not None
         base = site.pages.answered_at(page)
         urls = site.urls.resolve(base, [url for _, url in alternates])

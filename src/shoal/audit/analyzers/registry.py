@@ -47,7 +47,7 @@ class Unusable:
 
 
 def installed() -> list[Analyzer]:
-    """Return the analyzers of installed packages; an entry point is a class or function that returns one."""
+    """Return the analyzers of installed packages; an entry point is a class or function that returns an analyzer."""
     return [_load(point) for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)]
 
 

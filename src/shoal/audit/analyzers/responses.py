@@ -48,7 +48,7 @@ class Links:
         is_linked = (site.links.counts > 0) & (page_of >= 0)
         status = np.where(page_of >= 0, pages["status"][page_of], 0) if len(pages) else np.zeros(len(targets), np.int16)
         is_loop = np.fromiter((code in LOOPS for code in pages.text("error_code")), np.bool_, len(pages))
-        # 429 says that we were too fast, not that the page is gone.
+        # Status 429 means that we were too fast, not that the page is gone.
         is_broken = is_linked & (status >= 400) & (status < 500) & (status != 429)
         is_silent = is_linked & (status == 0) & ~is_loop[page_of]
         is_moved = is_linked & (status > 0) & (status < 400)
@@ -112,7 +112,7 @@ class Redirects:
 
 
 def _chain(site: Site, page: int) -> list[dict[str, Any]]:
-    """Return the redirects of a page, through the records of other pages, and the response at the end."""
+    """Return the redirects of a page and the response at their end, followed through the records of other pages."""
     pages, hops, seen = site.pages, [], {page}
     while True:
         hops += pages.redirects(page)
@@ -158,12 +158,12 @@ _SAYS_SO: Final = re2.compile(
     r"(?i)\b404\b|\bnot found\b|\b(page|seite|product) (does not|doesn't) exist\b|\bnicht gefunden\b|\bintrouvable\b"
     r"|\bno encontrad[oa]\b|\bnon trovata\b|\bn[ãa]o encontrada\b|\bniet gevonden\b|ページが見つかりません|页面不存在"
 )
-FEWEST_WORDS: Final = 5  # an error page with fewer words is not compared with others
-SIMILAR_LENGTH: Final = 0.2  # part of its words by which a page may be longer or shorter, such as by its path
+FEWEST_WORDS: Final = 5  # an error page with fewer words is not compared with pages
+SIMILAR_LENGTH: Final = 0.2  # share of words by which the lengths may differ: an error page may contain the path
 
 
 class Soft404:
-    """Compares pages with what their host answers for a path that does not exist, and with pages that answer 404."""
+    """Compares pages with their host's response to a path that does not exist, and with pages that answer 404."""
 
     name = "soft_404"
     codes = BY_ANALYZER["soft_404"]
@@ -194,8 +194,9 @@ class Soft404:
         return is_root
 
     def _as_for_nothing(self, site: Site, starts: Mask) -> Mask:
-        """Mark the pages that are what their host shows for a path that does not exist: the same text, or the same
-        title and heading above about as many words, because such pages often name the path."""
+        """Mark the pages that match their host's response to a path that does not exist. They have the same text as
+        this error page, or the same title and heading and about as many words: error pages often contain the path, so
+        their texts differ."""
         pages, found = site.pages, np.zeros(len(site.pages), np.bool_)
         hashes, words = pages["text_hash"], pages["word_count"]
         titles, headings = pages.hashes("title"), pages.hashes("h1")
@@ -212,14 +213,14 @@ class Soft404:
                 alike |= (titles == hash(facts.title)) & (headings == hash(facts.h1)) & is_similar
             alike &= pages.is_html
             alike[alike] = [pages.answered_at(page).startswith(f"{host}/") for page in np.flatnonzero(alike).tolist()]
-            if not (alike & starts).any():  # an application that answers every path with its start page
+            if not (alike & starts).any():  # the host answers every path with its start page
                 found |= alike
         return found
 
     @staticmethod
     def _saying(site: Site, column: str) -> Mask:
-        """Return which texts say "not found". All texts are searched together, one per line: a separate call for each
-        would take longer than its search."""
+        """Mark the texts that contain words such as "not found". All texts are searched in one call, one text per line:
+        a call for each text would take longer than the search itself."""
         texts = [text or "" for text in site.pages.text(column)]
         ends = np.cumsum(np.fromiter((len(text) + 1 for text in texts), np.int64, len(texts)))
         found = np.zeros(len(texts), np.bool_)

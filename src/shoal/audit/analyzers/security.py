@@ -14,7 +14,7 @@ from shoal.audit.site import Site
 _VERSION: Final = re.compile(r"[a-z]/?\s*v?[0-9]", re.IGNORECASE)
 
 
-# Which protections a response has, as bits of plain integers: this runs for every page, and IntFlag is much slower.
+# Each protection of a response is a bit of a plain integer: this runs for every page, and IntFlag is much slower.
 _HSTS, _CSP, _NOSNIFF, _FRAMES, _REFERRER = 1, 2, 4, 8, 16
 MISSING: Final = (
     ("csp_missing", _CSP),

@@ -47,7 +47,7 @@ MOST_PARAMETERS: Final = 3
 
 
 def problems(url: str) -> Iterator[str]:
-    """Yield the codes of what is wrong with a URL."""
+    """Yield the code of each problem of a URL."""
     if len(url) > LONGEST:
         yield "url_too_long"
     match = _SPLIT.match(url)

@@ -109,7 +109,7 @@ def _note_findings(case: Element, count: FindingCount, examples: Sequence[Findin
 
 
 def _count(suite: Element, report: Report) -> None:
-    """Set the attributes of a suite that count its tests, in the order in which tools expect them."""
+    """Set the test counts of a suite as attributes, in the order in which tools expect them."""
     outcome = next((one for one in report.outcomes if one.analyzer == suite.get("name")), None)
     seconds = 0.0 if outcome is None else outcome.duration_ms / 1000
     cases = suite.findall("testcase")
@@ -199,7 +199,8 @@ def _rule(count: FindingCount) -> dict[str, Any]:
 
 
 def _result(place: int, count: FindingCount, finding: Finding, site: str) -> dict[str, Any]:
-    """Return a finding. Code scanning requires a location, so one about the whole site gets the start of the site."""
+    """Return a finding. Code scanning requires a location, so a finding about the whole site gets the URL at which the
+    site starts."""
     evidence = evidence_in_words(finding.evidence)
     return {
         "ruleId": count.code,
@@ -217,7 +218,7 @@ def _uri(url: str) -> str:
     return quote(url, safe="%/:?#[]@!$&'()*+,;=~", errors="replace")
 
 
-MOST_SHOWN: Final = 10  # annotations of each kind; GitHub ignores further ones of a step
+MOST_SHOWN: Final = 10  # annotations of each kind; GitHub ignores further annotations of a step
 KINDS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTICE: "notice"}
 
 
@@ -239,7 +240,8 @@ def to_annotations(report: Report) -> str:
 
 
 def _command(kind: str, title: str, message: str) -> str:
-    """Return a workflow command. Page text cannot start another one: it has no line ends, and is escaped."""
+    """Return a workflow command. Text from pages cannot start a second command, because line ends are removed and the
+    text is escaped."""
     return f"::{kind} title={_escaped(title).replace(':', '%3A').replace(',', '%2C')}::{_escaped(message)}"
 
 

@@ -50,7 +50,8 @@ def to_markdown(report: Report) -> str:
 
 
 def _plain(text: str) -> str:
-    """Escape text so that none of it is markup. Zero-width spaces keep forges from making mentions and links of it."""
+    """Escape text so that none of it is markup. Zero-width spaces keep forges from turning the text into mentions and
+    links."""
     return _SPECIAL.sub(r"\\\1", visible(text)).replace("@", "@\u200b").replace("://", ":\u200b//")
 
 
@@ -65,7 +66,7 @@ FormatName = Literal["html", "json", "junit", "sarif", "markdown", "annotations"
 
 @dataclass(frozen=True, slots=True)
 class ReportFormat:
-    """How a report is written. `most_per_code`: the findings of one code that it lists."""
+    """A report format. `most_per_code`: the maximum number of findings of one code in the report."""
 
     media_type: str
     most_per_code: int

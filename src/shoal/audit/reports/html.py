@@ -73,8 +73,8 @@ class Folder:
 
 
 def status_by_depth(summary: Mapping[str, Any]) -> Chart:
-    """Return columns of pages by depth, stacked by status class. Levels past the last column are added up in it; pages
-    that no links lead to have one of their own."""
+    """Return columns of pages by depth, stacked by status class. The last column adds up all deeper levels; pages that
+    no links lead to have a separate column."""
     counted = [row for row in summary.get("status_by_depth", ()) if row["depth"] is not None]
     groups = [(str(row["depth"]), [row]) for row in counted[: MOST_COLUMNS - 1]]
     if rest := counted[MOST_COLUMNS - 1 :]:
@@ -150,7 +150,7 @@ def _time(milliseconds: int) -> str:
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 CONTENT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-"""The document allows itself nothing but its own styles, so that no text of a page can load or run anything."""
+"""The policy allows only the document's own styles, so text from a crawled page cannot load or run anything."""
 
 MARKS: Final = {Outcome.PASSED: "✓", Outcome.FAILED: "✗", Outcome.INCONCLUSIVE: "?"}
 SHOWN_METRICS: Final = {

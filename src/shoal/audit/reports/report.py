@@ -21,13 +21,14 @@ from shoal.base.request_form import describe
 from shoal.base.text import encodable, plural, visible
 
 LONGEST_VALUE: Final = 300  # characters of a value of the evidence
-MOST_PARTS: Final = 3  # items that are shown of a list in the evidence
+MOST_PARTS: Final = 3  # items of a list in the evidence that are shown
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """An analysis that has ended. `codes`: most serious first. `examples`: the first stored findings of each code.
-    `quarantine`: what the crawl left in quarantine, and how to crawl it; empty if nothing."""
+    `quarantine`: a sentence about the URLs that the crawl left in quarantine and how to crawl them; empty if there are
+    none."""
 
     analysis: Analysis
     codes: Sequence[FindingCount]
@@ -51,7 +52,7 @@ class Report:
 
     @property
     def not_checked_text(self) -> str:
-        """Say what was not checked, and how to crawl what is in quarantine."""
+        """Return a text about what was not checked, and how to crawl the URLs in quarantine."""
         return f"Not checked: {self.not_checked}. {self.quarantine}".rstrip()
 
     @property
@@ -89,7 +90,7 @@ def evidence_in_words(evidence: Mapping[str, Any]) -> str:
 
 
 def value_in_words(value: Any) -> str:
-    """Return one value of the evidence as text; of a list, its first items and the number of the others."""
+    """Return one value of the evidence as text; a list is shown as its first items and the number of further items."""
     if isinstance(value, Mapping):
         return " ".join(value_in_words(part) for part in value.values())
     if isinstance(value, list):
@@ -116,11 +117,11 @@ def in_short(report: Report) -> str:
 
 
 VERSION: Final = 1
-"""Raised when a field changes its meaning or is removed. New fields do not raise it."""
+"""Increased when a field changes its meaning or is removed, but not when a field is added."""
 
 
 class ReportRule(Struct, kw_only=True):
-    """A rule of the gate with what was measured."""
+    """A rule of the gate and its measured value."""
 
     condition: Annotated[str, describe("The rule, such as `broken_links <= 0`.")]
     metric: str
@@ -142,7 +143,7 @@ class ReportVerdict(Struct, kw_only=True):
 class ReportFinding(Struct, kw_only=True):
     """One finding."""
 
-    page: Annotated[str | None, describe("URL of the page concerned; null if it concerns the whole site.")]
+    page: Annotated[str | None, describe("URL of the page concerned; null for a finding about the whole site.")]
     key: Annotated[str, describe("Key of the problem; identical in every analysis of the site.")]
     evidence: dict[str, Any]
 
@@ -156,19 +157,19 @@ class ReportCode(Struct, kw_only=True):
     title: Annotated[str, describe("What is wrong.")]
     fix: Annotated[str, describe("How to fix it.")]
     count: Annotated[int, describe("Exact number of findings.")]
-    findings: Annotated[list[ReportFinding], describe("The first of them.")]
+    findings: Annotated[list[ReportFinding], describe("The first findings of this code.")]
 
 
 class ReportAnalyzer(Struct, kw_only=True):
     """How one analyzer ended."""
 
     analyzer: str
-    error: Annotated[str | None, describe("Why it failed; null unless it did.")]
+    error: Annotated[str | None, describe("Why the analyzer failed; null if it did not fail.")]
     findings: int
     duration_ms: float
     artifacts: Annotated[list[Artifact], describe("Files that the analyzer left, for download by name.")] = []
-    skipped: Annotated[str | None, describe("Why it does not apply to the crawl; null if it does.")] = None
-    optional: Annotated[bool, describe("Its failure does not fail the analysis.")] = False
+    skipped: Annotated[str | None, describe("Why the analyzer was skipped; null if it was not skipped.")] = None
+    optional: Annotated[bool, describe("True if a failure of this analyzer does not fail the analysis.")] = False
 
 
 class AuditReport(Struct, kw_only=True):
@@ -181,16 +182,16 @@ class AuditReport(Struct, kw_only=True):
     project: str
     site: Annotated[str, describe("The first seed of the crawl.")]
     state: AnalysisState
-    error: Annotated[str | None, describe("Why the analysis failed; null unless it did.")]
+    error: Annotated[str | None, describe("Why the analysis failed; null if it did not fail.")]
     created_at: datetime
     finished_at: datetime | None
     verdict: Annotated[ReportVerdict | None, describe("Verdict of the gate; null without a gate.")]
-    metrics: Annotated[dict[str, float], describe("What gates compare, by name.")]
+    metrics: Annotated[dict[str, float], describe("The metrics that gates compare, by name.")]
     summary: Annotated[dict[str, Any], describe("Distributions over all pages, such as status by depth.")]
     codes: Annotated[list[ReportCode], describe("The finding codes with a finding, most serious first.")]
     analyzers: list[ReportAnalyzer]
     quarantine: Annotated[
-        str | None, describe("What the crawl left in quarantine, and how to crawl it; null if nothing.")
+        str | None, describe("How many URLs the crawl left in quarantine, and how to crawl them; null if none.")
     ] = None
 
 

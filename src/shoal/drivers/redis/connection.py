@@ -1,4 +1,4 @@
-"""Connections to Redis, its errors as ours, and the Lua scripts."""
+"""Connections to Redis, the translation of its errors into Shoal's errors, and the Lua scripts."""
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
@@ -64,18 +64,18 @@ CLASSES = {
     foreign.MovedError: "MOVED",
     foreign.AskError: "ASK",
 }
-"""Responses for which redis-py has a class, which then lack their first word."""
+"""Error responses for which redis-py has an exception class; their messages lack the first word (the code)."""
 
 PHRASES = {
     "invalid username-password pair": "WRONGPASS",
     "ACL failure in script": "NOPERM",
     "The user executing the script can't run": "NOPERM",
 }
-IN_SCRIPT = re.compile(r"user_script: ?\d+: -?([A-Z]+) ")  # how Redis 6.2 reports what a call of a script answered
+IN_SCRIPT = re.compile(r"user_script: ?\d+: -?([A-Z]+) ")  # how Redis 6.2 reports the error of a call in a script
 
 
 def code_of(error: Exception) -> str:
-    """Return the code of the server's response: its first word, unless redis-py or a script has hidden it."""
+    """Return the code of the server's response: its first word, or the word that redis-py or a script has hidden."""
     words = str(error)
     for phrase, code in PHRASES.items():
         if phrase in words:
@@ -88,7 +88,7 @@ def code_of(error: Exception) -> str:
 
 
 def translated(name: str, error: Exception) -> ShoalError:
-    """Return our error for one of redis-py, of the socket, or of a call that took too long."""
+    """Return Shoal's error for an error of redis-py or of the socket, or for a call that took too long."""
     code = code_of(error)
     if code in MISCONFIGURED:
         return RedisMisconfigured(name, *MISCONFIGURED[code])
@@ -102,7 +102,7 @@ def translated(name: str, error: Exception) -> ShoalError:
     return BackendUnavailable(name, why, "check that it is running and that REDIS_URL is correct")
 
 
-BATCH = 1000  # entries per call: Redis serves nobody else while a script runs
+BATCH = 1000  # entries per call: Redis serves no other client while a script runs
 FOLDER = Path(__file__).parent / "scripts"
 
 
@@ -137,8 +137,8 @@ class RedisClient(Protocol):
         ...
 
     async def script(self, name: str, keys: Sequence[str], arguments: Sequence[Value]) -> Any:
-        """Run a script; one that the server does not know (any more) is sent again. A failed call may have been carried
-        out."""
+        """Run a script; if the server does not know the script (any more), send it again. A failed call may have been
+        carried out."""
         ...
 
     async def close(self) -> None: ...
@@ -175,7 +175,7 @@ class LoopRedis:
         try:
             return await call()
         except FAILURES as error:
-            # Idle connections may lead to a server that is gone, or that has become a replica.
+            # Idle connections may lead to a server that is gone or has become a replica.
             await self._disconnect_idle()
             raise translated(self.name, error) from error
 
@@ -187,7 +187,8 @@ class LoopRedis:
 
 
 class ThreadRedis(LoopRedis):
-    """The same for units of work that run to completion on a thread: its client blocks, so its calls never suspend."""
+    """Implements `RedisClient` for units of work that run to completion on a thread: its client blocks, so its calls
+    never suspend."""
 
     def __init__(self, settings: RedisSettings) -> None:
         self.name = name_of(settings)
@@ -210,11 +211,11 @@ class _QuickPacking:
     def pack(self, *words: Any) -> list[bytes]:
         return [pack_command(words)]
 
-    pack_command = pack  # as connections of asyncio call it
+    pack_command = pack  # the name that connections of asyncio use
 
 
 def name_of(settings: RedisSettings) -> str:
-    """Return the server as it may be shown: without user and password."""
+    """Return the name of the server without user and password, so that it may be shown."""
     try:
         parts = urlsplit(settings.url)
         place = f"{parts.hostname or 'localhost'}:{parts.port or 6379}" if parts.scheme != "unix" else parts.path
@@ -224,7 +225,7 @@ def name_of(settings: RedisSettings) -> str:
 
 
 def _options(settings: RedisSettings, retry: Any) -> dict[str, Any]:
-    # Nothing is sent twice: whether a call that failed was carried out is decided by what the next one finds.
+    # Nothing is sent twice: after a failed call, the next call finds out whether the failed one was carried out.
     return {
         "socket_timeout": settings.timeout.total_seconds(),
         "socket_connect_timeout": settings.timeout.total_seconds(),

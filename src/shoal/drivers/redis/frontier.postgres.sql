@@ -15,7 +15,7 @@ SELECT id, lease_epoch FROM job WHERE id = ANY(:ids::text[]) AND CASE WHEN state
 SELECT number, origin FROM host WHERE number = ANY(:hosts::int[]);
 
 -- name: held_among_hosts
--- Return those of these hosts that are on hold, the longest hold first.
+-- Return the hosts among these that are on hold, the longest hold first.
 SELECT origin, held_until, held_status FROM host
 WHERE number = ANY(:hosts::int[]) AND held_until > shoal_now()
 ORDER BY held_until DESC, origin
@@ -29,7 +29,8 @@ SELECT k.key,
 FROM unnest(:keys::bigint[]) AS k (key);
 
 -- name: forget_held
--- Count the URLs held by patterns from zero: the frontier that kept them is lost, and they are found again.
+-- Reset the number of URLs that each trap pattern holds: the frontier with these URLs is lost, and they are found
+-- again.
 UPDATE trap SET count = 0
 WHERE crawl = :crawl AND pattern = ANY(ARRAY(SELECT t.pattern FROM trap AS t
                                              WHERE t.crawl = :crawl AND t.state = 'quarantined'

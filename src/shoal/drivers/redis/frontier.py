@@ -1,7 +1,7 @@
 """The frontier on Redis. Its changes are not part of the database's transactions: a caller commits the pages first.
 
-Every change is one script that is done entirely or not at all, and may be repeated: adding again adds nothing, and a
-URL that the walker no longer holds is ignored. Traps are kept in the database.
+Every change is one script that takes effect completely or not at all, and that may be repeated: adding a known URL adds
+nothing, and a URL that the walker no longer holds is ignored. Traps are kept in the database.
 """
 
 from collections import Counter, defaultdict
@@ -60,8 +60,8 @@ from shoal.hosts.rate import HeldHost
 from shoal.hosts.store import HostStore
 from shoal.queue.job import Fence
 
-UNATTACHED_SECONDS = 86_400  # a frontier that no walker ever uses is forgotten after a day: its crawl was not committed
-ENTRIES = BATCH // 4  # URLs per settle: each takes nine arguments
+UNATTACHED_SECONDS = 86_400  # without a walker, the crawl was never committed: forget the frontier after a day
+ENTRIES = BATCH // 4  # URLs per settle: each URL takes nine arguments
 
 
 class RedisFrontier:
@@ -103,7 +103,8 @@ class RedisFrontier:
         claims = FrontierChange()
         if not batch.redirects_decided:
             claims = await self._redirect(tx, place, batch, await self._held_by(place, fence))
-        # Links before the URLs that have them: after a kill in between, these are fetched again and find them (0042).
+        # Add links before the pages that contain them are settled: after a kill in between, the pages are fetched again
+        # and their links are found again (0042).
         added = await self._add(tx, place, batch.found, batch.skipped)
         closed, skipped = await self._close(tx, place, fence, batch.settled)
         skips = added.skips
@@ -122,7 +123,7 @@ class RedisFrontier:
         place = await self._place(tx, crawl)
         held = await self._held_by(place, fence)
         await self._redirect(tx, place, batch, held)
-        batch.redirects_decided = True  # the pages are committed accordingly, so `settle` must not decide again (0042)
+        batch.redirects_decided = True  # the pages are committed accordingly: `settle` must not decide again (0042)
         return [done for done in batch.settled if done.task.seq in held]
 
     async def score_traps(self, tx: Tx, crawl: int, points: dict[str, TrapPoints]) -> dict[str, Url]:
@@ -152,7 +153,7 @@ class RedisFrontier:
             if record is not None and trap_of(Url(host_origin + read_record(record).path), states) == pattern
         ]
         freed = 0
-        for some in _batches(ours) if ours else [[]]:  # a lost frontier looks like one without such URLs
+        for some in _batches(ours) if ours else [[]]:  # at least once, to notice a lost frontier
             [count] = await place.change(tx, "free", host, *some)
             freed += count
         return FrontierChange(requeued=freed, is_counted=True)
@@ -202,10 +203,10 @@ class RedisFrontier:
         return int(held)
 
     async def recover(self, tx: Tx, crawl: int) -> int:
-        """Also raise an error if URLs are missing: none waits and none is held, but not all are settled."""
+        """Also raise an error if URLs are missing: no URL waits and no URL is held, but not all URLs are settled."""
         place = await self._place(tx, crawl)
         [found] = await place.run("held")
-        # Asked after the names were read, so that no walker which began in between is taken for lost (0042).
+        # Query the leases after the names were read: otherwise, a walker that began in between would look lost (0042).
         live = await live_walkers(tx, [name.decode() for name, _ in found])
         back = 0
         for name, rows in found:
@@ -236,18 +237,19 @@ class RedisFrontier:
     async def restart(
         self, tx: Tx, crawl: int, fence: Fence, generation: str, *, lost_generation: str | None = None
     ) -> None:
-        """Begin a lost frontier again, empty, and let nobody but this walker use it."""
+        """Begin a lost frontier again, without URLs, and let only this walker use it."""
         before = (await self._place(tx, crawl, rebuilding=True)).generation
         if lost_generation not in (None, before):
             raise BackendUnavailable("the frontier", "another walker has begun it again", "attach to it")
-        await tx.execute("forget_held", crawl=crawl)  # locked before the frontier, as in a walker's commits
+        await tx.execute("forget_held", crawl=crawl)  # lock these rows before the frontier, as in a walker's commits
         await tx.execute("rebuild_frontier", crawl=crawl, generation=generation, walker=walker_name(fence))
-        # It expires until the walker attaches: if this is not committed, the next rebuild may replace it (0042).
+        # The frontier has an expiry until the walker attaches: if this commit fails, the next rebuild may replace it
+        # (0042).
         place = await self._place(tx, crawl, rebuilding=True)
         await place.run("begin", UNATTACHED_SECONDS, before)
 
     async def keep_known(self, tx: Tx, crawl: int, fate: Fate, pages: list[KnownPage]) -> None:
-        """Record pages that were settled before the frontier was lost, and count them for their hosts."""
+        """Record pages that were settled before the frontier was lost, and count each page for its host."""
         place = await self._place(tx, crawl, rebuilding=True)
         numbers = await self._hosts.numbers(tx, sorted({origin(url) for _, url in pages if url is not None}))
         for some in _batches(pages):
@@ -257,7 +259,7 @@ class RedisFrontier:
             await place.change(tx, "known", int(fate), *values)
 
     async def claim_targets(self, tx: Tx, crawl: int, targets: list[ClaimedTarget]) -> None:
-        """Record the targets of redirects, so that nobody but the page that redirects there fetches them."""
+        """Record the targets of redirects, so that only the page that redirects there fetches them."""
         place = await self._place(tx, crawl, rebuilding=True)
         for some in _batches(targets):
             values: list[Value] = []
@@ -270,7 +272,7 @@ class RedisFrontier:
         await tx.execute("end_frontier_rebuild", crawl=crawl)
 
     async def _add(self, tx: Tx, place: CrawlPlace, urls: list[NewUrl], skipped: Sequence[SkippedUrl]) -> Added:
-        """Add in batches. What waits is filtered by one read first, because most links are known."""
+        """Add URLs in batches. One read first filters out known URLs, because most links are known."""
         opened, settled, new = 0, 0, 0
         skips: Counter[Fate] = Counter()
         is_open = Fate.OPEN  # looking it up for each URL takes longer than comparing it
@@ -292,8 +294,8 @@ class RedisFrontier:
             if not url.fate.waits:
                 by_fate[url.fate].append(pack_key(url.key, url.chk))
         for fate, keys in sorted(by_fate.items()):
-            # A URL in quarantine, or forbidden by robots.txt, belongs to the crawl but is not requested: it is opened
-            # and settled immediately.
+            # A URL in quarantine, or forbidden by robots.txt, belongs to the crawl but is not requested, so it is
+            # opened and settled immediately.
             is_denied = fate is Fate.SKIPPED_ROBOTS
             for batch in _batches(keys):
                 [count] = await place.change(tx, "skip", int(is_denied), int(fate), *batch)
@@ -304,7 +306,8 @@ class RedisFrontier:
 
     async def _open(self, tx: Tx, place: CrawlPlace, urls: list[NewUrl]) -> tuple[int, Counter[Fate]]:
         keys = pack_keys(urls)
-        # Only a filter: another walker may add the same URLs before the script, which looks again (0042).
+        # This read is only a filter: a different walker may add the same URLs before the script runs, which checks
+        # again (0042).
         known = await place.command("SMISMEMBER", "seen_urls", *keys)
         groups: dict[tuple[str, int], dict[bytes, bytes]] = defaultdict(dict)
         for key, url in dict(compress(zip(keys, urls, strict=True), map(not_, known))).items():
@@ -341,8 +344,9 @@ class RedisFrontier:
         return {int(word, 16) for word in rows[::3]}
 
     async def _redirect(self, tx: Tx, place: CrawlPlace, batch: WalkerBatch, held: set[int]) -> FrontierChange:
-        """Decide which redirects continue, by claiming their targets; the others end or wait (`end_elsewhere`), unless
-        this walker no longer holds them. It may be repeated: a claim of the same URL stands."""
+        """Decide which redirects continue, by claiming their targets. The other redirects end or wait
+        (`end_elsewhere`). Redirects that this walker no longer holds are ignored. May be repeated: an earlier claim by
+        the same URL remains valid."""
         redirects = [done for done in batch.settled if done.onward is not None]
         if not redirects:
             return FrontierChange()
@@ -371,8 +375,8 @@ class RedisFrontier:
     async def _close(
         self, tx: Tx, place: CrawlPlace, fence: Fence, settled: list[Settled]
     ) -> tuple[list[Settled], Counter[Fate]]:
-        """Settle the URLs that this walker still holds; return those that are closed, and why targets of redirects are
-        skipped after all."""
+        """Settle the URLs that this walker still holds; return the closed URLs, and the reasons why redirect targets
+        are skipped after all."""
         if not settled:
             return [], Counter()
         parents = await self._parents(place, settled)
@@ -384,7 +388,7 @@ class RedisFrontier:
             values: list[Value] = []
             for done in some:
                 values += self._entry(place, done, parents.get(done.task.seq), numbers)
-            # If Redis has another number, it has forgotten a call, and the walker starts over (0042).
+            # If the number in Redis differs, Redis has forgotten a call, and the walker starts over (0042).
             turn = self.turns.last(fence)
             words, ended = await place.change(tx, "settle", walker_name(fence), turn, *values)
             self.turns.made(fence)
@@ -392,14 +396,14 @@ class RedisFrontier:
             closed += [done for done in some if done.task.seq in ours]
             skipped.update(Fate(int(fate)) for fate in ended)
         await count_traps(tx, place.number, [done.task.url for done in closed if done.fate is Fate.QUARANTINED])
-        # The database answers which seeds failed.
+        # Which seeds failed is looked up in the database, so their outcomes are stored there, too.
         seeds = [done for done in closed if done.task.depth == 0]
         rows = [(done.task.key, done.task.chk, place.number, int(done.fate)) for done in seeds]
         await tx.many("keep_fates", sorted(rows))
         return closed, skipped
 
     def _entry(self, place: CrawlPlace, done: Settled, parent: int | None, numbers: dict[str, int]) -> list[Value]:
-        """Return what becomes of one URL, as the script reads it."""
+        """Return the outcome of one URL in the form that the script reads."""
         task, key = done.task, pack_key(done.task.key, done.task.chk)
         attempts = task.attempts if done.untried or done.onward is not None else task.attempts + 1
         onward = done.onward if done.fate is Fate.OPEN else None
@@ -426,7 +430,8 @@ class RedisFrontier:
         return [seq_word(task.seq), what, waiting.host, record, due, int(done.fate), page_host, *ended]
 
     async def _parents(self, place: CrawlPlace, settled: list[Settled]) -> dict[int, int | None]:
-        """Return the keys of the pages that led to URLs which wait again; a task has only the URL of its parent."""
+        """Return the keys of the pages that led to URLs that wait again. This is needed because a task has only the URL
+        of its parent."""
         again = [done.task.seq for done in settled if done.fate.waits]
         if not again:
             return {}

@@ -13,7 +13,7 @@ SELECT id, lease_epoch FROM job WHERE id IN (SELECT value FROM json_each(:ids)) 
 SELECT number, origin FROM host WHERE number IN (SELECT value FROM json_each(:hosts));
 
 -- name: held_among_hosts
--- Return those of these hosts that are on hold, the longest hold first.
+-- Return the hosts among these that are on hold, the longest hold first.
 SELECT origin, held_until, held_status FROM host
 WHERE number IN (SELECT value FROM json_each(:hosts)) AND held_until > shoal_now()
 ORDER BY held_until DESC, origin
@@ -27,5 +27,6 @@ SELECT k.value AS key,
 FROM json_each(:keys) AS k;
 
 -- name: forget_held
--- Count the URLs held by patterns from zero: the frontier that kept them is lost, and they are found again.
+-- Reset the number of URLs that each trap pattern holds: the frontier with these URLs is lost, and they are found
+-- again.
 UPDATE trap SET count = 0 WHERE crawl = :crawl AND state = 'quarantined';

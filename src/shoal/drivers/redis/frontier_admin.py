@@ -1,4 +1,5 @@
-"""Frontier administration on Redis. What only the database has (pages, sitemaps, traps, counters) is left to it."""
+"""Frontier administration on Redis. Data that is only in the database (pages, sitemaps, traps, counters) is read
+there."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -131,7 +132,7 @@ class RedisFrontierAdmin:
         return [(key, read_target(stored)) for key, stored in found[start : start + limit]]
 
     async def forget(self, tx: Tx, crawl: int, limit: int) -> int:
-        """Forget all URLs immediately, whatever the limit: Redis frees the memory in the background."""
+        """Forget all URLs immediately, regardless of the limit: Redis frees the memory in the background."""
         place = await self._place(tx, crawl, rebuilding=True)
         known = await self._fates(place)
         if known:
@@ -177,7 +178,7 @@ class RedisFrontierAdmin:
         return UrlFacts(known, waiting, page, await CrawlStore().sitemap(tx, place.number, key))
 
     async def _waiting(self, tx: Tx, place: CrawlPlace, url: Url, kind: UrlKind, key: bytes) -> Waiting | None:
-        """Find a URL among those that wait. It reads the queue of its host, which may be long."""
+        """Find a URL among the waiting URLs. This reads the queue of its host, which may be long."""
         host_origin = origin(url)
         rows = await tx.all("hosts_at_origins", origins=[host_origin])
         if not rows:
@@ -217,7 +218,7 @@ class RedisFrontierAdmin:
         )
 
     async def _due(self, place: CrawlPlace, word: bytes, host: int) -> int | None:
-        """Return when a URL that was tried may be fetched again; None if it is in quarantine."""
+        """Return the time at which a tried URL may be fetched again; None if it is in quarantine."""
         if await place.command("ZSCORE", "quarantine", word) is not None:
             return None
         due = await place.command("ZSCORE", f"retries:{host}", word)
@@ -226,7 +227,8 @@ class RedisFrontierAdmin:
     async def _kept_after(
         self, place: CrawlPlace, after: Place | None, limit: int
     ) -> list[tuple[Place, WaitingUrl, int, int | None]]:
-        """Return open and quarantined URLs with their depth and due time, those already tried first."""
+        """Return open and quarantined URLs with their depth and due time, with the URLs that were already tried
+        first."""
         kind, *at = after or (TOUCHED, -1)
         found: list[tuple[Place, WaitingUrl, int, int | None]] = []
         if kind == TOUCHED:

@@ -1,4 +1,4 @@
-"""How a frontier is written to Redis: the keys of a crawl, and the records of its URLs."""
+"""The format of a frontier in Redis: the keys of a crawl, and the records of its URLs."""
 
 import re
 import struct
@@ -20,12 +20,12 @@ from shoal.drivers.redis.connection import RedisClient, Value, code_of
 from shoal.queue.job import Fence
 from shoal.web.page_fetcher import RedirectChain
 
-DEPTH_BITS = 40  # bits of a position in the queue that are below the depth
+DEPTH_BITS = 40  # number of low bits of a queue position; the depth is in the bits above
 DEEPEST = 32_767
 KINDS = tuple(UrlKind)
 _KEY = struct.Struct("<qi")
 _PARENT = struct.Struct("<q")
-_HAS_PARENT = 2  # beside the kind, in the first byte of an entry
+_HAS_PARENT = 2  # flag beside the kind, in the first byte of an entry
 
 pack_key = _KEY.pack
 
@@ -44,7 +44,7 @@ def depth_word(depth: int) -> str:
 
 
 def seq_word(seq: int) -> str:
-    """Return a position as the scripts write it: as text that sorts like the number."""
+    """Return a position in the form that the scripts use: as text that sorts like the number."""
     return f"{seq:014x}"
 
 
@@ -53,15 +53,15 @@ def depth_at(seq: int) -> int:
 
 
 def entry_of(path: str, kind: int, parent: int | None) -> bytes:
-    """Return a new URL as it waits in the queue of its host and depth."""
+    """Return the queue entry of a new URL, for the queue of its host and depth."""
     if parent is None:
         return bytes((kind,)) + path.encode()
     return bytes((kind | _HAS_PARENT,)) + _PARENT.pack(parent) + path.encode()
 
 
 class WaitingUrl(Struct, array_like=True):
-    """A URL with all that is known about it, as in a record. `host` and `path` say where it is requested next; `start`
-    is its own URL if redirects have led it there."""
+    """A URL with all that is known about it, as in a record. `host` and `path` are the place of the next request;
+    `start` is the original URL if redirects led to that place."""
 
     host: int
     path: str
@@ -118,7 +118,7 @@ def read_record(record: bytes) -> WaitingUrl:
 
 
 def pack_target(fate: Fate, via: bytes, target: str) -> bytes:
-    """Return what is stored about the target of a redirect."""
+    """Return the stored form of a redirect target."""
     return b"%02d%08x" % (int(fate), len(via)) + via + target.encode()
 
 
@@ -128,7 +128,7 @@ def read_target(stored: bytes) -> RedirectTarget:
 
 
 def waiting_of(task: FrontierTask, parent: int | None, *, attempts: int, target: Url | None = None) -> WaitingUrl:
-    """Return a taken URL as it waits again; `target`: where a redirect has just led it."""
+    """Return the record for a taken URL that waits again; `target`: the URL to which a redirect has just led."""
     at = target or task.at
     redirected = task.url if target is not None or task.target is not None else None
     return WaitingUrl(
@@ -145,12 +145,13 @@ def waiting_of(task: FrontierTask, parent: int | None, *, attempts: int, target:
 
 ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 COUNTER = "frontier"
-"""The counter of a crawl that mirrors those in Redis. Other counters are named after jobs."""
+"""The row of a crawl's counters that mirrors the counters in Redis. Other rows are named after jobs."""
 
 
 @lru_cache
 def prefix(crawl_id: str) -> str:
-    """Return how all keys of a crawl begin. The braces are part of the keys: a cluster puts them into one slot."""
+    """Return the common prefix of all keys of a crawl. The braces are part of the keys: they make a cluster put all
+    these keys into one slot."""
     if not ID.fullmatch(crawl_id):
         raise InvalidInput("id", f"{crawl_id[:80]!r} cannot be part of a key", "use 1 to 64 letters, digits and `_.-`")
     return f"scan:{{{crawl_id}}}:"
@@ -202,7 +203,7 @@ class CrawlPlace:
         return result
 
     async def mirror(self, tx: Tx, totals: Sequence[bytes]) -> None:
-        """Copy the counters into the database, unless it has newer ones."""
+        """Copy the counters into the database, unless the database has newer ones."""
         values = {totals[at]: int(totals[at + 1]) for at in range(0, len(totals), 2)}
         if b"opened" not in values or b"settled" not in values:
             raise FrontierLost(self.id, "Redis does not have its counters any more", self.generation)
@@ -231,8 +232,8 @@ class CrawlPlace:
 async def place_of(
     client: RedisClient, tx: Tx, crawl: int, *, rebuilding: bool = False, attaching: str = ""
 ) -> CrawlPlace:
-    """Return where the frontier of a crawl is. While a walker rebuilds it, others wait. If that walker died, or is the
-    one that attaches, its rebuilding was interrupted, and the frontier is lost."""
+    """Return the place of a crawl's frontier. While a walker rebuilds the frontier, other walkers wait. If that walker
+    died, or if it is the walker that attaches now, the rebuilding was interrupted, and the frontier is lost."""
     row = await tx.one("frontier_place", crawl=crawl)
     assert row is not None
     place = CrawlPlace(client, crawl, row["id"], row["key_seed"], row["generation"], row["rebuilt_by"], row["now"])
@@ -244,7 +245,7 @@ async def place_of(
 
 
 async def live_walkers(tx: Tx, names: Sequence[str]) -> set[str]:
-    """Return those of these walkers whose lease the database still knows."""
+    """Return the walkers among these whose lease the database still knows."""
     if not names:
         return set()
     rows = await tx.all("locked_epochs", ids=sorted({name.rpartition(":")[0] for name in names}))

@@ -1,5 +1,6 @@
-"""One take of a walker on Redis: read the hosts that are ready and their waiting URLs, and give the walker what the
-rotation decided. What somebody else has taken meanwhile is left out, so nothing needs to be locked."""
+"""One take of a walker on Redis: read the hosts that are ready and their waiting URLs, and give the walker the URLs
+that the rotation chose. URLs that a different walker has taken meanwhile are left out, so nothing needs to be
+locked."""
 
 from collections import Counter
 from typing import Any
@@ -30,8 +31,8 @@ SUSPECTS_AT_ONCE = 20
 
 
 class WalkerTurns:
-    """The number of the last call of each walker in this process. A server that has another number forgot something,
-    perhaps links that the walker found and will not send again."""
+    """The number of each walker's last call in this process. If the number on the server differs, the server has
+    forgotten writes, perhaps links that the walker found and will not send again."""
 
     def __init__(self) -> None:
         self._made: dict[Fence, int] = {}
@@ -66,16 +67,16 @@ class RedisTake:
         self._hosts = HostStore()
         self._turns = turns
         self._admission = admission
-        self._has_targets = False  # whether any URL of the crawl redirects to another one
+        self._has_targets = False  # whether any URL of the crawl redirects
         self._closed = 0  # URLs of hosts that have reached their page limit
         self._let_go: list[int] = []
-        self._waiting: dict[int, WaitingUrl] = {}  # by the place of their task
+        self._waiting: dict[int, WaitingUrl] = {}  # waiting URLs by the place of their task
         self._entries: dict[int, bytes] = {}  # entries of new URLs
-        self._new = -1  # new ones get their place when they are taken; until then each has a number of its own
+        self._new = -1  # new URLs get their place when they are taken; until then, each has a temporary negative number
 
     async def take_suspect(self, in_flight: int) -> Taken | None:
-        """Take the one URL that must be alone in flight, once nothing else is. Return None if there is none, or if its
-        host may not be requested soon, so that it does not hold up other URLs."""
+        """Take a suspect, which must be the only URL in flight, once no other URL is in flight. Return None if there is
+        no suspect, or if its host may not be requested soon, so that the suspect does not hold up other URLs."""
         rows, has_targets = await self._place.run("suspects", SUSPECTS_AT_ONCE)
         if not rows:
             return None
@@ -118,8 +119,8 @@ class RedisTake:
         return Taken(tasks=tasks, settled=self._closed, skips=skips, is_counted=True)
 
     async def _candidates(self, most: int) -> list[HostCandidate]:
-        """Return the hosts to request: those claimed by this walker or by no live one. Several walkers leave each other
-        an equal share; a walker that finds no host of its own helps with another's."""
+        """Return the hosts to request: hosts that this walker or no live walker has claimed. Several walkers leave each
+        other equal shares; a walker that finds no such host helps with a host of a different walker."""
         found = await self._place.run("hosts", self._walker, most, HOSTS_PER_TAKE)
         ours, others, self._has_targets = found[0], found[1], bool(found[2])
         if others:
@@ -196,7 +197,7 @@ class RedisTake:
         return values
 
     async def _read(self, rotation: Rotation) -> None:
-        """Read waiting URLs: first those that were tried before, then the next in the queue."""
+        """Read waiting URLs: first the URLs that were tried before, then the next URLs in the queue."""
         shares = rotation.shares()
         found: list[FrontierTask] = []
         for (batch, _), rows in zip(
@@ -245,7 +246,7 @@ class RedisTake:
         return tasks
 
     async def _name_parents(self, rotation: Rotation) -> None:
-        """Look up the URLs of the pages and sitemaps that led to the URLs which were read."""
+        """Look up the URLs of the parents: the pages and sitemaps that led to the URLs just read."""
         tasks = rotation.tasks
         keys = {parent for task in tasks if (parent := self._waiting[task.seq].parent) is not None}
         if keys:
@@ -269,7 +270,8 @@ class RedisTake:
         rotation.grant(await self._hosts.reserve(self._tx, requests, timing=self._rate.timing) if requests else {})
 
     async def _hold(self, rotation: Rotation, *, moves_hosts: bool) -> list[FrontierTask]:
-        """Take the URLs, and move hosts to the back of the rotation. Return what nobody else has taken meanwhile."""
+        """Take the URLs, and move hosts to the back of the rotation. Return the URLs that no other walker has taken
+        meanwhile."""
         tasks = rotation.tasks
         values: list[Value] = []
         for task in tasks:

@@ -1,8 +1,9 @@
-"""Repairs lanes on Redis: puts back what the server has lost, and removes entries of jobs that do not wait any more.
+"""Repairs lanes on Redis: puts back jobs that the server has lost, and removes entries of jobs that no longer wait.
 
-A pass compares the heads of the shared lane's queues with the jobs table, because workers take the best jobs first, and
-then the next rows of a cursor that goes round through all lanes. While all of a batch is missing, the following ones
-are put back as well, so a server that was emptied is filled again immediately. What a pass does is bounded.
+A pass first compares the heads of the shared lane's queues with the jobs table, because workers take the best jobs
+first. Then it compares the next rows of a cursor that cycles through all lanes. If a whole batch is missing, the
+following batches are put back as well, so a server that was emptied is filled again immediately. The work of a pass is
+bounded.
 """
 
 from datetime import timedelta
@@ -14,11 +15,11 @@ from shoal.drivers.redis.lane_server import LaneServer, entries_of
 from shoal.queue.job import NODE, SHARED_LANE
 from shoal.queue.lanes import LaneRepair
 
-BATCHES = 5  # per pass: the store has other things to do, and a pass that is not done is followed by another one
+BATCHES = 5  # batches per pass: the store has other work, and if a pass is not done, a further pass follows
 FORGOTTEN_AFTER_SECONDS = (
-    5.0  # seconds from a pop to the commit that leases what was popped; usually it takes milliseconds
+    5.0  # maximum seconds from a pop to the commit that leases the popped jobs; usually this takes milliseconds
 )
-QUEUES, HEADS = 10, 100  # queues whose first entries are compared with the table, and how many of each
+QUEUES, HEADS = 10, 100  # queues whose first entries are compared with the table, and the number of entries per queue
 FIRST, LAST = -(1 << 62), 1 << 62  # ranks
 Cursor = tuple[str, str, str, int, str]  # lane, kind, capability, rank, id
 START: Cursor = (NODE, "", "", FIRST, "")
@@ -30,14 +31,14 @@ class LaneRepairs:
     def __init__(self, server: LaneServer) -> None:
         self._server = server
         self._cursor = START
-        self._fills = False  # all that follows the cursor is put back immediately: the server was emptied
+        self._fills = False  # True: put back everything behind the cursor immediately, because the server was emptied
         self._host_cursor = 0
 
     async def run_once(self, tx: Tx) -> LaneRepair:
         if not await self._server.begin(tx, create=True):
             return LaneRepair(
                 more=not self._server.has_generation
-            )  # it has just been made, and can be used from now on
+            )  # the generation has just been made and can be used from now on
         found = await self._server.call("check", FORGOTTEN_AFTER_SECONDS, BATCH, QUEUES, HEADS)
         if found is None:
             return LaneRepair()
@@ -53,21 +54,21 @@ class LaneRepairs:
         return LaneRepair(restored, more=self._server.is_available and (self._fills or stale >= HEADS))
 
     async def _restore_forgotten(self, tx: Tx, job_ids: list[str]) -> int:
-        """Put jobs back whose process died between the pop and the commit."""
+        """Put back jobs whose process died between the pop and the commit."""
         waiting = await self._waiting(tx, job_ids)
         await self._forget([job_id for job_id in job_ids if job_id not in waiting])
         await self._server.give_back([job_id for job_id in job_ids if job_id in waiting])
         return len(waiting)
 
     async def _remove_stale(self, tx: Tx, job_ids: list[str]) -> int:
-        """Remove entries of jobs that were leased past Redis, cancelled or removed; returns how many."""
+        """Remove entries of jobs that were leased without Redis, cancelled or removed; return how many."""
         waiting = await self._waiting(tx, job_ids)
         stale = [job_id for job_id in job_ids if job_id not in waiting]
         await self._forget(stale)
         return len(stale)
 
     async def _waiting(self, tx: Tx, job_ids: list[str]) -> set[str]:
-        """Return those of these jobs that wait and are due."""
+        """Return the jobs among these that wait and are due."""
         return {row["id"] for row in await tx.all("lane_entries", ids=job_ids)} if job_ids else set()
 
     async def _forget(self, job_ids: list[str]) -> None:
@@ -75,8 +76,8 @@ class LaneRepairs:
             await self._server.settle(job_ids)
 
     async def _put_back_heads(self, tx: Tx) -> int:
-        """Put back missing jobs at the heads of the shared lane's queues; returns how many. If a whole head is missing,
-        the cursor continues behind it."""
+        """Put back missing jobs at the heads of the shared lane's queues; return how many. If a whole head is missing,
+        the cursor continues behind that head."""
         restored, after = 0, (SHARED_LANE, "", "", FIRST, "")
         for _ in range(BATCHES):
             rows = await self._after(tx, after)
@@ -92,7 +93,8 @@ class LaneRepairs:
         return restored
 
     async def _put_back_next(self, tx: Tx) -> int:
-        """Put back missing jobs behind the cursor; returns how many. One batch, unless all of it was missing."""
+        """Put back missing jobs behind the cursor; return how many. This covers one batch, and further batches if the
+        whole batch was missing."""
         restored = 0
         for _ in range(BATCHES):
             rows = await self._after(tx, self._cursor)
@@ -108,12 +110,12 @@ class LaneRepairs:
         return restored
 
     async def _drop_idle_hosts(self, tx: Tx) -> None:
-        """Remove rows of hosts at which no job waits any more. Leases through Redis leave such rows behind, and a lease
-        through the database would have to examine all of them."""
+        """Remove rows of hosts at which no more jobs wait. Leases through Redis leave such rows behind, and a lease
+        through the database would have to examine all these rows."""
         rows = await tx.all("job_hosts_after", number=self._host_cursor, limit=BATCH)
         self._host_cursor = rows[-1]["number"] if len(rows) == BATCH else 0
         idle = [row["number"] for row in rows if not row["waits"]]
-        # Two statements: the second sees a job whose commit had locked the row of its host before us (0030).
+        # Two statements: the second statement sees a job whose commit locked the host's row before us (0030).
         if idle and (locked := [row["number"] for row in await tx.all("lock_job_hosts", numbers=idle)]):
             await tx.execute("drop_idle_job_hosts", numbers=locked)
 
@@ -125,8 +127,8 @@ class LaneRepairs:
 
 class AbandonedLanes:
     """Removes lanes from Redis that no process has used for an hour, in a store whose lanes are in the database now.
-    Implements `queue.pruner.RetentionRule`. During an upgrade older processes may still lease from Redis; each of their
-    calls reads the generation, and Redis knows how long ago that was."""
+    Implements `queue.pruner.RetentionRule`. During an upgrade, older processes may still lease from Redis; each of
+    their calls reads the generation, and Redis knows the time since the last read."""
 
     name = "lanes in Redis"
     keep = timedelta(hours=1)
@@ -138,8 +140,8 @@ class AbandonedLanes:
         return await database.run(self._drop), False
 
     async def _drop(self, tx: Tx) -> int:
-        """Forget the lanes; returns how many there were. A process that dies before the commit leaves a row without
-        lanes, which the next pass removes."""
+        """Forget the lanes; return how many there were. If a process dies before the commit, a row without lanes is
+        left, which the next pass removes."""
         if not await self._server.begin(tx) or not await self._server.drop(self.keep):
             return 0
         await tx.execute("forget_lanes")

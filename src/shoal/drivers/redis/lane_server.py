@@ -1,4 +1,4 @@
-"""The lanes of one Redis server: how jobs and queues are written, and the calls that change them."""
+"""The lanes of one Redis server: the format of jobs and queues, and the calls that change them."""
 
 import re
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ from shoal.drivers.redis.server_check import ServerSignals
 from shoal.queue.job import NODE, SHARED_LANE, LeaseRequest
 
 GENERATION = "{shoal}:queue:tasks:generation"
-"""The braces are part of all keys: a cluster puts them into one slot."""
+"""The braces are part of all keys: they make a cluster put all these keys into one slot."""
 WAKE = "{shoal}:queue:tasks:wake"
-RANK_OFFSET = 1 << 62  # ranks may be negative; as text they must sort like numbers
+RANK_OFFSET = 1 << 62  # ranks may be negative, but their text form must sort like numbers
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def queue_name(lane: str, kind: str, capability: str) -> str | None:
-    """Return the name of a queue; None for one that Redis does not carry: the lanes of local crawls, and names that
-    must not become part of a key."""
+    """Return the name of a queue; None if Redis does not carry the queue, which applies to the lanes of local crawls
+    and to names that must not become part of a key."""
     if not (NAME.fullmatch(kind) and NAME.fullmatch(capability)):
         return None
     if lane == SHARED_LANE:
@@ -36,7 +36,7 @@ def queue_name(lane: str, kind: str, capability: str) -> str | None:
 
 
 def queues_by_lane(request: LeaseRequest) -> list[list[str]]:
-    """Return the names of the queues that a request may lease from, for each of its lanes in their order."""
+    """Return the names of the queues that a request may lease from, one list per lane, in the order of the lanes."""
     return [
         [
             name
@@ -49,7 +49,7 @@ def queues_by_lane(request: LeaseRequest) -> list[list[str]]:
 
 
 class LaneEntry(Struct, frozen=True):
-    """A waiting job as its row says it."""
+    """A waiting job, built from its row."""
 
     job_id: str
     text: str
@@ -70,7 +70,7 @@ def entries_of(rows: Sequence[Any]) -> list[LaneEntry]:
 
 
 def read_place(place: bytes) -> tuple[str, int]:
-    """Return the job and the rank of a place at a host."""
+    """Return the job and the rank in a host's entry for a waiting job."""
     _, rank, job_id = place.rsplit(b"\t", 2)
     return job_id.decode(), int(rank, 16) - RANK_OFFSET
 
@@ -78,7 +78,7 @@ def read_place(place: bytes) -> tuple[str, int]:
 TIMEOUT = timedelta(seconds=1)  # longest time of one call
 FIRST_PAUSE_SECONDS = 1.0  # seconds without calls after a failed one
 LONGEST_PAUSE_SECONDS = 15.0
-SLOW_SECONDS = 0.2  # a call that takes longer costs more than the way through the database
+SLOW_SECONDS = 0.2  # a call that takes longer costs more than a lease through the database
 NOT_BEGUN = "it has no lanes yet, or has lost them: a controller puts the jobs back"
 SLOW = "it answers slowly"
 FOREIGN = (
@@ -101,8 +101,8 @@ class LanesRestored(Signal, frozen=True, kw_only=True):
 
 
 class LaneServer:
-    """Calls to the lanes of one store. Units of work on SQLite run on their own thread, so it may be called from
-    several threads."""
+    """Calls to the lanes of one store. Units of work on SQLite run on a separate thread, so several threads may call
+    this object."""
 
     def __init__(self, client: RedisClient, clock: Clock, signals: Signals) -> None:
         self._client = client
@@ -116,22 +116,22 @@ class LaneServer:
         self._problem: str | None = None
 
     async def begin(self, tx: Tx, *, create: bool = False) -> bool:
-        """Prepare calls in a transaction; False: do without the server for now."""
+        """Prepare calls in a transaction; return False if the server must not be used for now."""
         if not self._generation:
             self._generation = await tx.value("lane_generation") or ""
         if not self._generation and create:
-            # Not used before it is committed: the server must never have one that the database does not.
+            # A new generation is not used before its commit: the server must never have one that the database lacks.
             await tx.value("begin_lanes", id=token_hex(8))
         return bool(self._generation) and self.is_available
 
     @property
     def has_generation(self) -> bool:
-        """Return whether the generation of the lanes is known: it is stored, and committed."""
+        """Return whether the generation of the lanes is known, which means stored and committed."""
         return bool(self._generation)
 
     @property
     def is_available(self) -> bool:
-        """Return whether the last call succeeded, or the next one may."""
+        """Return whether the last call succeeded, or whether it is time for the next try."""
         return self._clock.monotonic() >= self._resume_at
 
     async def call(self, script: str, *arguments: Value) -> list[Any] | None:
@@ -151,7 +151,7 @@ class LaneServer:
                 self._succeed()
             return list(result)
         if state == b"LOST":
-            # The database may have another generation now: its lanes began anew.
+            # The database may have a new generation now, because the lanes were begun again.
             self._generation = ""
             self._fail(f"{self._client.name}: {NOT_BEGUN}", pause_seconds=FIRST_PAUSE_SECONDS)
         else:
@@ -159,12 +159,12 @@ class LaneServer:
         return None
 
     async def push(self, entries: Sequence[LaneEntry]) -> None:
-        """Put jobs into their lanes. What fails is put right by a repair."""
+        """Put jobs into their lanes. If this fails, a repair puts them there later."""
         await self.put(entries, repairs=False)
 
     async def put(self, entries: Sequence[LaneEntry], *, repairs: bool) -> int:
-        """Put jobs into their lanes; returns how many were not there. With `repairs`, what the server believes is
-        checked."""
+        """Put jobs into their lanes; return how many were missing. With `repairs`, the server also checks its own
+        records of these jobs."""
         added = 0
         for start in range(0, len(entries), BATCH):
             batch = entries[start : start + BATCH]
@@ -176,7 +176,7 @@ class LaneServer:
         return added
 
     async def pop(self, limit: int, queues: list[list[str]]) -> list[str] | None:
-        """Take the best jobs of these queues out of their lanes; None: the server cannot tell."""
+        """Take the best jobs of these queues out of their lanes; return None if the server cannot be used."""
         lanes = [str(word) for names in queues for word in (len(names), *names)]
         popped: list[str] = []
         while len(popped) < limit:
@@ -190,24 +190,24 @@ class LaneServer:
         return popped
 
     def decide(self, job_ids: Sequence[str]) -> None:
-        """Note that the database has decided about popped jobs. The next pop says so to the server; if there is none,
-        a repair finds out."""
+        """Note that the database has decided about popped jobs. The next pop tells this to the server; if there is no
+        further pop, a repair finds out."""
         with self._lock:
             self._decided += job_ids
 
     async def give_back(self, job_ids: Sequence[str]) -> None:
-        """Put popped jobs back that nobody leased."""
+        """Put back popped jobs that nobody leased."""
         for start in range(0, len(job_ids), BATCH):
             await self.call("return", *job_ids[start : start + BATCH])
 
     async def settle(self, job_ids: Sequence[str], hosts: Sequence[Value] = ()) -> None:
-        """Forget jobs that do not wait any more, and put hosts back."""
+        """Forget jobs that no longer wait, and put hosts back."""
         for start in range(0, len(job_ids) or 1, BATCH):
             ids = job_ids[start : start + BATCH]
             await self.call("settle", len(ids), *ids, *(hosts if start == 0 else ()))
 
     async def drop(self, unused_for: timedelta) -> bool:
-        """Forget the lanes if nobody has used them for this long; returns whether they are gone."""
+        """Forget the lanes if nobody has used them for this time; return whether they are gone."""
         if await self.call("drop", unused_for.total_seconds()) != [1]:
             return False
         self._generation = ""

@@ -1,8 +1,9 @@
 """Lanes on Redis: a pop takes ids out of their lanes, and the database grants those whose jobs still wait.
 
-The jobs table stays complete, so everything that Redis does not know, or cannot tell, goes through `SqlLanes`: local
-lanes, an outage, a server that lost its data. An idle worker looks into the table now and then, and a controller puts
-back what Redis has lost (`repair`). An entry in Redis is never more than a hint; a job is granted once.
+The jobs table stays complete, so `SqlLanes` handles everything that Redis does not know or cannot do: local lanes,
+outages, and a server that lost its data. An idle worker looks into the table now and then, and a controller puts back
+jobs that Redis has lost (`repair`). An entry in Redis is only a hint; the database makes sure that a job is granted
+once.
 """
 
 from collections.abc import Collection, Sequence
@@ -22,11 +23,11 @@ from shoal.queue.lanes import LaneRepair
 from shoal.queue.sql_lanes import Candidates, SqlLanes, Turn
 from shoal.queue.states import Move
 
-TAKEN_FOR = 5_000_000  # microseconds: a host whose taker died is ready again after that
+TAKEN_FOR = 5_000_000  # microseconds after which a host is ready again if the process that took it died
 
 
 class RedisHostQueue:
-    """Implements `HostQueue` for one lease. `now` is the database's clock. A call that fails finds nothing."""
+    """Implements `HostQueue` for one lease. `now` is the database's clock. If a call fails, its result is empty."""
 
     def __init__(self, server: LaneServer, now: int) -> None:
         self._server = server
@@ -36,7 +37,7 @@ class RedisHostQueue:
         self.leased: Sequence[str] = ()
 
     async def make_ready(self, tx: Tx, request: LeaseRequest, ahead_seconds: float, limit: int) -> None:
-        # The script that takes hosts does it.
+        # The script that takes hosts also makes them ready.
         self._ahead, self._ready_at_once = round(ahead_seconds * 1e6), limit
 
     async def take(self, tx: Tx, request: LeaseRequest, most: int, looked: Collection[Key]) -> list[TakenHost]:
@@ -87,7 +88,7 @@ LookKey = tuple[tuple[str, ...], ...]  # lanes, kinds and capabilities of a requ
 
 
 class LaneChanges:
-    """Implements `OtherLanes`: tells the server what commits of the SQL stores changed."""
+    """Implements `OtherLanes`: sends the changes of SQL commits to the server."""
 
     def __init__(self, server: LaneServer) -> None:
         self._server = server
@@ -95,7 +96,7 @@ class LaneChanges:
     async def push(self, tx: Tx, job_ids: Sequence[str]) -> None:
         if await self._server.begin(tx):
             entries = entries_of(await tx.all("lane_entries", ids=list(job_ids)))
-            # After the commit, so that no entry comes before its job; one that a kill loses is repaired (0045).
+            # After the commit, so that no entry exists before its job; an entry that a kill loses is repaired (0045).
             tx.after_commit(partial(self._server.push, entries))
 
     async def forget(self, tx: Tx, job_ids: Sequence[str]) -> None:
@@ -104,8 +105,8 @@ class LaneChanges:
 
 
 class RedisLanes:
-    """Implements `queue.lanes.Lanes`. What `sql` changes reaches the server through `LaneChanges`.
-    `look_every`: how often a process that finds less than it wants looks into the jobs table as well."""
+    """Implements `queue.lanes.Lanes`. Changes by `sql` reach the server through `LaneChanges`. `look_every`: the
+    interval at which a process that finds fewer jobs than it wants also looks into the jobs table."""
 
     def __init__(self, sql: SqlLanes, server: LaneServer, clock: Clock, look_every: timedelta) -> None:
         self._sql = sql
@@ -113,7 +114,7 @@ class RedisLanes:
         self._clock = clock
         self._look_every = look_every.total_seconds()
         self._began_at = clock.monotonic()
-        self._look_at: dict[LookKey, float] = {}  # requests of one kind must not keep those of another from looking
+        self._look_at: dict[LookKey, float] = {}  # by request, so that each kind of request looks in time
         self._repairs = LaneRepairs(server)
 
     def takes_one_statement(self, jobs: Sequence[NewJob]) -> bool:
@@ -194,7 +195,7 @@ class RedisLanes:
         return await database.run(self._repairs.run_once)
 
     async def _pop_by_rank(self, tx: Tx, turn: Turn, queues: list[list[str]]) -> TurnResult:
-        """Pop until there are enough jobs that still wait, or no more."""
+        """Pop until there are enough jobs that still wait, or until the lanes are empty."""
         result, moves = TurnResult([], []), turn.moves
         for _ in range(ROUNDS):
             want = turn.limit - len(result.leases)
@@ -210,9 +211,10 @@ class RedisLanes:
         return result
 
     async def _grant(self, tx: Tx, turn: Turn, popped: Sequence[str]) -> TurnResult:
-        # They left their lanes before this commit: a rollback returns them, a dead process after five seconds (0045).
+        # The jobs left their lanes before this commit: a rollback returns them immediately, a repair after five seconds
+        # if this process dies (0045).
         tx.after_rollback(partial(self._server.give_back, popped))
-        # An id is only a hint: by now its job may have been leased through the table, or cancelled (0045).
+        # An id is only a hint: its job may meanwhile have been leased through the table, or cancelled (0045).
         result = await self._sql.pop_among(tx, turn, Candidates(named=popped))
         tx.on_commit(lambda: self._server.decide(popped))
         self._forget(tx, [lease for lease in result.leases if lease.fence.job_id not in popped])
@@ -228,13 +230,13 @@ class RedisLanes:
         return result
 
     def _forget(self, tx: Tx, leases: Sequence[Lease]) -> None:
-        """Remove jobs from the lanes that were leased past them."""
+        """Remove jobs from the lanes that were leased through the jobs table."""
         if leases:
-            # Not before the commit: after a rollback the jobs still wait, and must still be found (0045).
+            # Only after the commit, because after a rollback, the jobs still wait and must still be found (0045).
             tx.after_commit(partial(self._server.settle, [lease.fence.job_id for lease in leases]))
 
     def _looks(self, request: LeaseRequest) -> bool:
-        """Return whether it is time to look into the jobs table as well."""
+        """Return whether it is time to look into the jobs table, too."""
         now, key = self._clock.monotonic(), _look_key(request)
         if now < self._look_at.get(key, self._began_at + self._look_every):
             return False
@@ -244,7 +246,8 @@ class RedisLanes:
         return True
 
     def _looked(self, request: LeaseRequest, found: TurnResult | None) -> None:
-        """Look again immediately if there was something, or if it takes more than a statement to find out."""
+        """Let the next request look again immediately if a job was found, or if one statement was not enough to find
+        out."""
         if found is None or found.leases:
             self._look_at[_look_key(request)] = 0.0
 

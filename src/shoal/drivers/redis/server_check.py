@@ -1,5 +1,6 @@
-"""The check of a Redis server before anything is stored in it: its version, that it evicts nothing, that it is not
-a replica, and whether it keeps its data over a restart. What can change meanwhile is checked again while it is used."""
+"""The check of a Redis server before data is stored in it: its version, that it evicts no keys, that it is not a
+replica, and whether it keeps its data over a restart. Properties that can change are checked again while the server is
+used."""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,9 +14,9 @@ from shoal.drivers.redis.connection import RedisClient, Value
 
 
 class ServerSignals:
-    """Emits what calls to a server reveal about it. They are made in units of work, which SQLite runs on its own
-    thread, so the event loop of the process that built this emits the signals. It does not wait for a commit: a server
-    that cannot be used is reported above all if it makes the transaction fail."""
+    """Emits signals about a server from any thread. Calls to the server are made in units of work, which SQLite runs on
+    a separate thread, so the signals are passed to the event loop of the process that built this object. They do not
+    wait for a commit: an unusable server must be reported especially if it makes the transaction fail."""
 
     def __init__(self, signals: Signals) -> None:
         self._signals = signals
@@ -30,11 +31,12 @@ class ServerSignals:
 RECHECK_SECONDS = 5.0
 KEEP_ALL = "run `redis-cli CONFIG SET maxmemory-policy noeviction` and `redis-cli CONFIG REWRITE`"
 OLDEST = (6, 2)
-"""The first version with `SMISMEMBER` and `LPOP` with a count. Valkey reports the Redis version it corresponds to."""
+"""The first version with `SMISMEMBER` and `LPOP` with a count. Valkey reports the Redis version to which it
+corresponds."""
 
 
 class RedisWarned(Signal, frozen=True, kw_only=True):
-    """Something about the Redis server that its operator should know."""
+    """A property of the Redis server that its operator should know about."""
 
     server: str
     warning: str
@@ -42,17 +44,18 @@ class RedisWarned(Signal, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """The facts a server reports about itself."""
+    """The properties that a server reports about itself."""
 
     version: tuple[int, ...]
     policy: str
-    run_id: str  # changes with every start
+    run_id: str  # changes whenever the server starts
     is_replica: bool
     is_persistent: bool
 
     @property
     def warning(self) -> str | None:
-        """Return what the operator should know although Shoal works with it."""
+        """Return a warning for the operator about a server that Shoal can use; None if there is nothing to warn
+        about."""
         if self.is_persistent:
             return None
         return (
@@ -62,7 +65,7 @@ class ServerFacts:
 
     @property
     def evicts(self) -> str | None:
-        """Return which setting lets the server evict keys."""
+        """Return the setting that lets the server evict keys; None if it evicts no keys."""
         return None if self.policy == "noeviction" else f"maxmemory-policy is {self.policy}"
 
 
@@ -81,7 +84,7 @@ async def read_facts(client: RedisClient) -> ServerFacts:
 
 
 async def _config(client: RedisClient, name: str) -> str | None:
-    """Return a setting of the server; None if this user may not ask for it."""
+    """Return a setting of the server; None if this user may not read it."""
     try:
         answer = await client.command("CONFIG", "GET", name)
     except (RedisMisconfigured, BackendUnavailable):
@@ -91,7 +94,8 @@ async def _config(client: RedisClient, name: str) -> str | None:
 
 
 async def check_server(client: RedisClient) -> ServerFacts:
-    """Return the facts of a server that Shoal can use; raise an error with the command that fixes it otherwise."""
+    """Return the properties of a server that Shoal can use; otherwise raise an error with the command that fixes the
+    problem."""
     facts = await read_facts(client)
     if facts.version < OLDEST:
         found, wanted = ".".join(map(str, facts.version)), ".".join(map(str, OLDEST))
@@ -139,7 +143,7 @@ class WatchedRedis:
     async def _check(self) -> None:
         facts = await read_facts(self._client)
         if self._run_id and facts.run_id != self._run_id:
-            self._warn("it was restarted, or another server took over; walkers notice what it forgot")
+            self._warn("it was restarted, or a different server took over; walkers notice if data was lost")
         if facts.evicts and not self._evicts:
             self._warn(f"it may evict keys ({facts.evicts}), so crawls wait; {KEEP_ALL}")
         self._run_id, self._evicts = facts.run_id, facts.evicts

@@ -1,7 +1,8 @@
-"""The frontier of one crawl in single calls from threads without an event loop: one script each, and no transaction.
+"""The frontier of one crawl through single calls from threads without an event loop: each call is one script, without a
+transaction.
 
-What a call needs of the database is remembered for a moment. Whenever that is not enough, a call returns None, and its
-caller asks the database instead; so it does when Redis does not know the frontier any more.
+Data from the database that calls need is remembered for a moment. If this data is not enough, or if Redis does not know
+the frontier any more, a call returns None, and its caller uses the database instead.
 """
 
 from dataclasses import replace
@@ -29,13 +30,13 @@ from shoal.drivers.redis.frontier_take import WalkerTurns
 from shoal.hosts.store import HostStore
 from shoal.queue.job import Fence
 
-FRESH_SECONDS = 0.5  # for which the database need not be asked again
+FRESH_SECONDS = 0.5  # maximum age of data from the database
 MOST_HOSTS = 10_000
-MOST_FREE = 1_000  # hosts about which the database is asked again
+MOST_FREE = 1_000  # hosts that are read again from the database
 
 
 class Look(NamedTuple):
-    """The last response of the database about a crawl, and when it was asked."""
+    """The last response of the database about a crawl, and the time of the query."""
 
     place: CrawlPlace
     asked_at: float
@@ -44,7 +45,7 @@ class Look(NamedTuple):
 
 
 class NextUrl(NamedTuple):
-    """The URL that a walker gets next, unless somebody else takes it or another one comes before it."""
+    """The URL that a walker gets next, unless a different walker takes it or a better URL is added."""
 
     host: int
     depth: bytes
@@ -52,8 +53,9 @@ class NextUrl(NamedTuple):
 
 
 class SingleCalls:
-    """Calls for one crawl. `client` blocks its thread; `async_client` is for transactions. Several threads may use it,
-    but `exchange` only one at a time, and not while the walker uses the frontier in another way."""
+    """Calls for one crawl. `client` blocks its thread; `async_client` is for transactions. Several threads may use this
+    object, but only one thread at a time may call `exchange`, and not while the walker uses the frontier in a different
+    way."""
 
     def __init__(self, client: RedisClient, async_client: RedisClient, turns: WalkerTurns, clock: Clock) -> None:
         self._client = client
@@ -63,9 +65,9 @@ class SingleCalls:
         self._clock = clock
         self._look: Look | None = None
         self._next: NextUrl | None = None
-        self._numbers: dict[str, int] = {}  # of hosts, by origin
+        self._numbers: dict[str, int] = {}  # numbers of hosts, by origin
         self._changes = 0
-        self._copied = 0  # changes that the counters in the database include
+        self._copied = 0  # number of changes that the counters in the database already include
 
     @property
     def has_changes(self) -> bool:
@@ -73,8 +75,8 @@ class SingleCalls:
         return self._changes != self._copied
 
     async def look(self, tx: Tx, crawl: int, url: Url | None = None, *, is_running: bool) -> None:
-        """Read what calls need, also for the host of a URL, and copy the counters into the database. Calls use it once
-        the transaction has committed."""
+        """Read the data that calls need, including the host of `url`, and copy the counters into the database. Calls
+        use the data once the transaction has committed."""
         asked_at, changes, fresh = self._clock.monotonic(), self._changes, self._fresh()
         place = await place_of(self._async_client, tx, crawl)
         await place.change(tx, "audit")
@@ -92,7 +94,7 @@ class SingleCalls:
             if len(self._numbers) >= MOST_HOSTS:
                 self._numbers.clear()
             self._numbers |= {host_origin: number for host_origin, (number, _) in found.items()}
-            if fresh is not None and fresh.place.generation == place.generation:  # other hosts are as old as before
+            if fresh is not None and fresh.place.generation == place.generation:  # other hosts keep their age
                 self._look = Look(fresh.place, fresh.asked_at, is_running, fresh.free | free)
             else:
                 self._look = Look(place, asked_at, is_running, free)
@@ -101,7 +103,7 @@ class SingleCalls:
         tx.on_commit(see)
 
     def forget(self) -> None:
-        """Let all calls ask the database, until the next look."""
+        """Let all calls return None, so that callers use the database, until the next `look`."""
         self._look = None
 
     def add(self, url: Url, depth: int, parent: Url | None) -> bool | None:
@@ -127,9 +129,9 @@ class SingleCalls:
         return None if answer is None else int(answer[0])
 
     def exchange(self, fence: Fence, done: list[FrontierTask]) -> FrontierTask | None:
-        """Settle URLs that were fetched, and take the next one. What was settled is removed from `done`. After an error
-        it is not known what was done."""
-        for _ in range(2):  # the first call may only find out which URL is next
+        """Settle URLs that were fetched, and take the next URL. Settled URLs are removed from `done`. After an error,
+        it is unknown which URLs were settled."""
+        for _ in range(2):  # the first call may find out only which URL is next
             look, ahead = self._fresh(), self._next
             if look is None or not look.is_running or (ahead is not None and ahead.host not in look.free):
                 self._next = None

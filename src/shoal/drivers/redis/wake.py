@@ -1,5 +1,5 @@
 """Wake-up hints through Redis: every script that makes jobs available appends to one stream, and processes with idle
-workers wait on it. A reader that was disconnected continues where it was, so no hint is lost."""
+workers wait on it. After a disconnect, a reader continues at its last position, so no hint is lost."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,8 @@ CANCEL_SECONDS = 0.1
 
 
 class RedisWake:
-    """Implements `queue.wake.Wake`. `client` is its own, because a call waits for hints, for up to `block_seconds`."""
+    """Implements `queue.wake.Wake`. `client` must not be shared, because a call waits up to `block_seconds` for
+    hints."""
 
     is_shared = True
 
@@ -34,7 +35,7 @@ class RedisWake:
         return self._health.problem
 
     def announce(self) -> None:
-        # Other processes get their hint from the script that puts the job into its lane.
+        # Other processes get their hint from the script that puts a job into its lane.
         self._listeners.notify()
 
     def subscribe(self, on_hint: Callable[[], None], is_idle: Callable[[], bool]) -> Callable[[], None]:
@@ -44,7 +45,7 @@ class RedisWake:
 
     async def close(self) -> None:
         while self._task is not None and not self._task.done():
-            self._task.cancel()  # the client may swallow it while it connects
+            self._task.cancel()  # the client may swallow the cancellation while it connects
             await asyncio.wait({self._task}, timeout=CANCEL_SECONDS)
         await self._client.close()
 
@@ -79,4 +80,4 @@ class RedisWake:
 
     def _restore(self) -> None:
         if self._health.restore():
-            self._listeners.notify()  # for hints that were sent meanwhile
+            self._listeners.notify()  # in case hints were sent meanwhile

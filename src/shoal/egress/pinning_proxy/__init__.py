@@ -1,4 +1,5 @@
-"""A forward proxy on loopback that is a browser's only way to the network, under the same rules as every request."""
+"""A forward proxy on loopback. It is a browser's only way to the network and applies the same rules as to every other
+request."""
 
 from shoal.egress.pinning_proxy.account import Allow, ProxyAccount, ProxyCounts
 from shoal.egress.pinning_proxy.connections import ProxyLimits

@@ -67,8 +67,8 @@ class ProxyAccount:
         return tuple(self._refusals)
 
     def failure_of(self, url: Url) -> Failure | None:
-        """Return why a canonical URL got no response, as egress would for a request of ours: the newest refusal of it,
-        or of a tunnel to its host and port."""
+        """Return why a canonical URL got no response: the newest refusal of the URL, or of a tunnel to its host and
+        port. The failure has the same form as a failure of the egress."""
         host, port = endpoint(url)
         targets = (url, f"{host}:{port}")
         found = next((refusal for refusal in reversed(self._refusals) if refusal.url in targets), None)
@@ -94,9 +94,9 @@ class ProxyAccount:
                 async with asyncio.timeout(self.limits.total_timeout.total_seconds()):
                     reason = await self._allow(target)
             except TimeoutError:
-                return Failure("timeout", "The crawl did not decide in time whether it allows this.", retryable=True)
+                return Failure("timeout", "The crawl did not decide in time about this request.", retryable=True)
             if reason:
-                return Failure("not_allowed", f"The crawl does not allow this: {reason}.", retryable=False)
+                return Failure("not_allowed", f"The crawl does not allow this request: {reason}.", retryable=False)
         return await self.slots.acquire(host)
 
     def refuse(self, target: str, failure: Failure) -> None:
@@ -109,7 +109,7 @@ class ProxyAccount:
         self._refusals.append(replace(failure, url=target))
 
     def received(self, count: int) -> Failure | None:
-        """Count bytes from a server; returns a failure if they exceed the limit of the account."""
+        """Count bytes from a server; return a failure if the total exceeds the limit of the account."""
         self.counts.bytes_received += count
         if self.counts.bytes_received > self.limits.max_account_bytes:
             return Failure("session_too_large", "The page has received more than the limit.", retryable=False)
@@ -117,7 +117,7 @@ class ProxyAccount:
 
     @contextmanager
     def holding(self, connection: Abortable) -> Iterator[None]:
-        """Keep a connection among those that `close` aborts."""
+        """Register a connection, so that `close` aborts it."""
         if self.is_closed:
             connection.abort()
         self._open.add(connection)

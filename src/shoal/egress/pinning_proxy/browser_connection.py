@@ -1,5 +1,5 @@
-"""One connection of a browser to the proxy: plain requests one after the other, or a tunnel, whose bytes nobody
-reads."""
+"""One connection of a browser to the proxy: either plain requests one after the other, or a tunnel, whose bytes are not
+inspected."""
 
 import asyncio
 from collections.abc import Callable
@@ -34,7 +34,7 @@ _STATUS: Final = {
 
 
 class BrowserConnection:
-    """Reads requests from a browser and answers each: with the server's response, or with a refusal."""
+    """Reads requests from a browser and answers each of them with the server's response or with a refusal."""
 
     def __init__(self, browser: ByteStream, find: FindAccount, limits: ProxyLimits, clock: Clock) -> None:
         self._browser = browser
@@ -43,7 +43,7 @@ class BrowserConnection:
         self._clock = clock
 
     async def serve(self) -> None:
-        """Serve requests until the browser leaves, or cannot be understood."""
+        """Serve requests until the browser disconnects or sends an invalid request."""
         while True:
             try:
                 async with asyncio.timeout(self._limits.head_timeout.total_seconds()):
@@ -103,7 +103,7 @@ class BrowserConnection:
         return None
 
     async def _serve_request(self, account: ProxyAccount, request: RequestHead) -> bool:
-        """Serve a plain request. Return whether the connection can be used for another one."""
+        """Serve a plain request. Return whether the connection can be used for a further request."""
         failure = await account.admit(request.url, request.host)
         if failure is None:
             exchange = PlainRequest(account, request, self._browser)
@@ -112,7 +112,7 @@ class BrowserConnection:
             except RequestFailed as error:
                 if exchange.has_answered:
                     account.refuse(request.target, error.failure)
-                    self._browser.abort()  # the browser must not mistake the part that it has for the whole response
+                    self._browser.abort()  # the browser must not take an incomplete response for the whole response
                     return False
                 failure = error.failure
             finally:
@@ -120,7 +120,8 @@ class BrowserConnection:
         return await self._refuse(account, request, failure, close=request.has_body)
 
     async def _refuse(self, account: ProxyAccount, request: RequestHead, failure: Failure, *, close: bool) -> bool:
-        """Count a refusal and answer with it. Return whether the connection can be used for another request."""
+        """Count a refusal and send it as the response. Return whether the connection can be used for a further
+        request."""
         account.refuse(request.target, failure)
         status = "403 Forbidden" if failure.code in BLOCKED else _STATUS.get(failure.code, "502 Bad Gateway")
         await self._answer(status, failure.code, failure.message, close=close)
@@ -143,7 +144,7 @@ class BrowserConnection:
 
 
 class RequestFailed(Exception):
-    """The server gave no response, or not all of it."""
+    """The server gave no response, or an incomplete one."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.code)
@@ -187,7 +188,8 @@ class PlainRequest:
                     return await self._exchange(idle)
                 except ConnectionLost as error:
                     idle.abort()
-                    # The server may close an idle connection at any time; what it never answered may be sent again.
+                    # The server may close an idle connection at any time. A request without any response may be sent
+                    # again.
                     if error.stream is not idle or self.has_answered or self._request.has_body:
                         raise
                 except BaseException:
@@ -226,7 +228,7 @@ class PlainRequest:
         return is_in_sync
 
     async def _final_response(self, server: ByteStream) -> ResponseHead:
-        """Read the head of the response; interim ones, as 103 Early Hints, are dropped."""
+        """Read the head of the final response; interim responses, such as 103 Early Hints, are dropped."""
         limits = self._account.limits
         while True:
             async with asyncio.timeout(limits.idle_timeout.total_seconds()):
@@ -238,7 +240,7 @@ class PlainRequest:
             if response.status == 101:
                 raise BadMessage("The server switched to a protocol that was not requested.")
             if response.status == 407:
-                # The browser would mistake it for our own challenge, and answer it again and again.
+                # The browser would mistake this response for our own challenge, and answer it again and again.
                 who = "proxy" if self._account.dialer.sends_to_proxy else "server"
                 raise RequestFailed(Failure("proxy_error", f"The {who} asked for a proxy credential.", retryable=False))
             if response.status >= 200:
@@ -259,7 +261,7 @@ class PlainRequest:
 
 
 class Tunnel:
-    """One tunnel of an account, with both its directions."""
+    """One tunnel of an account, which copies bytes in both directions."""
 
     def __init__(self, account: ProxyAccount, browser: ByteStream, server: ByteStream, clock: Clock) -> None:
         self._account = account
@@ -271,7 +273,7 @@ class Tunnel:
         self._failure: Failure | None = None
 
     async def run(self) -> Failure | None:
-        """Copy until one side ends. Return the limit that ended it, if one did."""
+        """Copy until one side ends. If a limit ended the tunnel, return the failure for that limit."""
         tasks = [
             asyncio.create_task(self._copy_to_server(), name="tunnel:up"),
             asyncio.create_task(self._copy_to_browser(), name="tunnel:down"),
@@ -291,7 +293,8 @@ class Tunnel:
         return self._failure
 
     def idle_seconds(self) -> float:
-        """Return how long it has been idle; 0 while it is in use. An idle one may be closed in favour of another."""
+        """Return how long the tunnel has been idle; 0 while it is in use. An idle tunnel may be closed in favour of a
+        waiting request."""
         return 0.0 if self._awaits_server else self._clock.monotonic() - self._last_byte_at
 
     def abort(self) -> None:

@@ -1,4 +1,4 @@
-"""The connections of the proxy: how many each side may have, and how servers are dialled."""
+"""The connections of the proxy: limits for browsers and servers, and dialling of servers."""
 
 import asyncio
 import base64
@@ -23,7 +23,7 @@ class ProxyLimits:
     """Limits on time, size and connections; each account may have its own."""
 
     head_timeout: timedelta = timedelta(seconds=20)  # for a whole request head, and between two requests
-    slot_timeout: timedelta = timedelta(seconds=10)  # for a free connection to a host
+    slot_timeout: timedelta = timedelta(seconds=10)  # for getting a free connection to a host
     connect_timeout: timedelta = timedelta(seconds=10)
     idle_timeout: timedelta = timedelta(seconds=20)  # without a byte in either direction
     total_timeout: timedelta = timedelta(seconds=60)  # for one request
@@ -32,7 +32,7 @@ class ProxyLimits:
     max_head_bytes: int = 64_000
     max_headers: int = 100
     max_message_bytes: int = 50_000_000  # size of one response, or of one direction of a tunnel
-    max_account_bytes: int = 200_000_000  # received in all
+    max_account_bytes: int = 200_000_000  # received in total
     host_connections: int = 6
     account_connections: int = 64
     client_connections: int = 1024  # for the whole proxy
@@ -51,8 +51,8 @@ class ProxyLimits:
 class ConnectionSlots:
     """The slots of one account. A request waits for a slot of its host; a tunnel that is idle gives up its slot.
 
-    A browser keeps the connection of a finished request open for minutes. With few connections per host, those that
-    wait would otherwise wait as long.
+    A browser keeps the connection of a finished request open for minutes. With few connections per host, waiting
+    requests would otherwise wait for the same time.
     """
 
     def __init__(self, limits: ProxyLimits) -> None:
@@ -62,7 +62,7 @@ class ConnectionSlots:
         self._tunnels: dict[str, set[Tunnel]] = {}
 
     async def acquire(self, host: str) -> Failure | None:
-        """Take a slot, or return the failure to get one in time."""
+        """Take a slot; return a failure if there is none in time."""
         if self._used.total() >= self._limits.account_connections:
             return Failure("too_many_connections", "The page has too many connections.", retryable=True)
         if self._used[host] < self._limits.host_connections and not self._waiting.get(host):
@@ -76,7 +76,7 @@ class ConnectionSlots:
                 await self._wait(host, turn)
         except (TimeoutError, asyncio.CancelledError) as error:
             if turn.done():
-                self.release(host)  # it was given a slot at the last moment
+                self.release(host)  # this request was given a slot at the last moment
             else:
                 queue.remove(turn)
             if isinstance(error, asyncio.CancelledError):
@@ -85,7 +85,7 @@ class ConnectionSlots:
         return None
 
     def release(self, host: str) -> None:
-        """Give a slot back, to the request that has waited longest."""
+        """Release a slot and give it to the request that has waited longest."""
         queue = self._waiting.get(host)
         while queue:
             turn = queue.popleft()
@@ -123,7 +123,7 @@ class IdleConnections:
         self._is_closed = False
 
     def take(self, origin: Endpoint) -> ByteStream | None:
-        """Return the connection that was used last and is still open."""
+        """Return the most recently used connection that is still open."""
         waiting = self._idle.get(origin, [])
         while waiting:
             stream = waiting.pop()
@@ -152,7 +152,7 @@ _SHORTEST_TRY_SECONDS: Final = 2.0
 
 
 class PinnedDialer:
-    """Resolves a host, checks every address of it, and connects to a checked one: directly, or through a proxy."""
+    """Resolves a host, checks all of its addresses, and connects to a checked address: directly, or through a proxy."""
 
     def __init__(
         self,
@@ -170,18 +170,18 @@ class PinnedDialer:
 
     @property
     def sends_to_proxy(self) -> bool:
-        """Return whether plain requests go to another HTTP proxy, which wants absolute URLs."""
+        """Return whether plain requests go to an upstream HTTP proxy, which needs absolute URLs."""
         return self._proxy is not None and self._proxy.url.startswith("http")
 
     @property
     def proxy_authorization(self) -> bytes | None:
-        """The `Proxy-Authorization` for plain requests to another proxy."""
+        """The `Proxy-Authorization` for plain requests to an upstream proxy."""
         if self._proxy is None or not self._proxy.login or not self.sends_to_proxy:
             return None
         return b"Basic " + base64.b64encode(self._proxy.login.encode())
 
     async def dial(self, host: str, port: int, *, tunnel: bool) -> ByteStream | Failure:
-        """Connect to a host. With `tunnel`, bytes reach it unchanged, also through an HTTP proxy."""
+        """Connect to a host. With `tunnel`, bytes reach the host unchanged, even through an HTTP proxy."""
         try:
             async with asyncio.timeout(self._connect_seconds):
                 return await self._dial(host, port, tunnel=tunnel)
@@ -264,7 +264,7 @@ _ADDRESS_BYTES: Final = {_IPV4: 4, _IPV6: 16}
 
 
 class ProxyRefused(OSError):
-    """The other proxy did not open the tunnel."""
+    """The upstream proxy did not open the tunnel."""
 
 
 async def _connect(stream: ByteStream, authorization: bytes | None, host: str, port: int) -> None:
@@ -287,11 +287,11 @@ async def _socks5(stream: ByteStream, login: str, host: str, port: int) -> None:
     await stream.send(bytes([_SOCKS5, 2, _NO_LOGIN, _LOGIN]) if login else bytes([_SOCKS5, 1, _NO_LOGIN]))
     version, method = await stream.read_exactly(2)
     if version != _SOCKS5 or method not in (_NO_LOGIN, _LOGIN) or (method == _LOGIN and not login):
-        raise ProxyRefused("it accepts no login that was offered")
+        raise ProxyRefused("it accepts none of the offered login methods")
     if method == _LOGIN:
         username, _, password = (part.encode() for part in login.partition(":"))
         if max(len(username), len(password)) > 255:
-            raise ProxyRefused("SOCKS5 allows no login that long")
+            raise ProxyRefused("the login is too long for SOCKS5")
         await stream.send(bytes([1, len(username)]) + username + bytes([len(password)]) + password)
         if (await stream.read_exactly(2))[1]:
             raise ProxyRefused("it refused the login")

@@ -1,4 +1,4 @@
-"""Messages of HTTP/1.1 as the proxy reads and writes them, from streams of bytes."""
+"""HTTP/1.1 messages, which the proxy reads from and writes to byte streams."""
 
 import asyncio
 import base64
@@ -45,7 +45,7 @@ class ByteStream:
         return not self._ahead and not self._reader.at_eof() and not self._writer.is_closing()
 
     async def read_head(self, most: int) -> bytes:
-        """Return the next head with its blank line; nothing if the connection ended before."""
+        """Return the next head with its blank line; empty if the connection ended before a head came."""
         data, self._ahead = self._ahead, bytearray()
         searched = 0
         while (end := _END_OF_HEAD.search(data, max(0, searched - 2))) is None:
@@ -62,12 +62,12 @@ class ByteStream:
         return bytes(data[: end.end()])
 
     async def read(self, most: int = CHUNK) -> bytes:
-        """Return the next bytes; nothing at the end. Raises TimeoutError if none come within the idle timeout."""
+        """Return the next bytes; empty at the end. Raise TimeoutError if no bytes come within the idle timeout."""
         async with asyncio.timeout(self._idle_seconds):
             return await self.wait_for_bytes(most)
 
     async def wait_for_bytes(self, most: int = CHUNK) -> bytes:
-        """Return the next bytes, however long they take; nothing at the end."""
+        """Return the next bytes, without a timeout; empty at the end."""
         if self._ahead:
             data = bytes(self._ahead[:most])
             del self._ahead[:most]
@@ -102,7 +102,7 @@ class ByteStream:
         await self._writer.start_tls(ssl.create_default_context(cafile=ca_file), server_hostname=server)
 
     def close(self) -> None:
-        """Close the connection once what was written has been sent, if the other side takes it in time."""
+        """Close the connection once all written bytes have been sent, if the other side receives them in time."""
         transport = self._writer.transport
         if transport.get_write_buffer_size():
             asyncio.get_running_loop().call_later(self._idle_seconds, transport.abort)
@@ -121,7 +121,7 @@ class ByteStream:
 
 Fields = tuple[tuple[bytes, bytes], ...]
 
-# Fields that concern one connection only, and those with which a site could impersonate the proxy.
+# Fields that concern only one connection, and fields with which a site could impersonate the proxy.
 HOP_BY_HOP: Final = frozenset(
     {
         b"connection",
@@ -146,7 +146,7 @@ _PORT: Final = re.compile(r".+:[0-9]{1,5}")
 
 
 class BadMessage(Exception):
-    """A head that is not valid HTTP/1.1, or not allowed here. The text is public."""
+    """The head of a message is not valid HTTP/1.1, or not allowed here. The text is public."""
 
 
 class RequestHead(Struct, frozen=True):
@@ -185,7 +185,7 @@ class RequestHead(Struct, frozen=True):
         return (username, password) if scheme.lower() == b"basic" and colon else None
 
     def forwarded(self, proxy_authorization: bytes | None, *, absolute: bool) -> bytes:
-        """Return the head for the server, or with `absolute` for another proxy."""
+        """Return the head for the server, or with `absolute` for an upstream proxy."""
         found = _AUTHORITY.match(self.url)
         assert found is not None
         authority, rest = found[1], self.url[found.end() :]
@@ -236,7 +236,7 @@ def parse_request(head: bytes, max_fields: int) -> RequestHead:
         raise BadMessage("The request line is not valid HTTP/1.1.")
     method, target = matched[1].decode(), matched[2].decode()
     if method == "CONNECT":
-        # Without its own port the default of the scheme would be assumed.
+        # Without an explicit port, the default port of the scheme would be assumed.
         location = f"https://{target}/" if _PORT.fullmatch(target) and not set("/?#@\\") & set(target) else ""
     else:
         found = _AUTHORITY.match(target)
@@ -314,12 +314,13 @@ def _head(line: bytes, fields: list[tuple[bytes, bytes]]) -> bytes:
 
 LAST_CHUNK: Final = b"0\r\n\r\n"
 Count = Callable[[int], None]
-"""Counts bytes as they come; raises if a limit is reached."""
+"""A function that counts bytes as they arrive and raises if a limit is reached."""
 
 
 async def copy_body(source: ByteStream, sink: ByteStream, fields: Fields, count: Count, *, until_close: bool) -> bool:
-    """Copy a body whose head has these fields. Without a length it lasts until the connection ends (`until_close`), and
-    is sent in chunks, or it is absent. Return whether the source can be used for another message."""
+    """Copy the body of a message whose head has these fields. A body without a length either lasts until the connection
+    ends (`until_close`) and is then sent in chunks, or it is absent. Return whether the source can be used for a
+    further message."""
     if is_chunked(fields):
         return await _copy_chunks(source, sink, count)
     length = body_length(fields)
@@ -345,7 +346,7 @@ async def _copy_bytes(source: ByteStream, sink: ByteStream, length: int, count: 
 
 
 async def _copy_chunks(source: ByteStream, sink: ByteStream, count: Count) -> bool:
-    """Copy a chunked body with chunks of our own; bytes after it are dropped."""
+    """Copy a chunked body in new chunks; bytes after the body are dropped."""
     body = _ChunkedBody()
     while not body.is_complete:
         data = await source.read()
@@ -363,11 +364,11 @@ def _chunk(data: bytes) -> bytes:
 
 
 class _ChunkedBody:
-    """Decodes one chunked body, as that of a response."""
+    """Decodes one chunked body. The parser sees it as the body of a response."""
 
     def __init__(self) -> None:
         self.is_complete = False
-        self.has_more = False  # bytes after the body
+        self.has_more = False  # True if bytes follow the body
         self._parts: list[bytes] = []
         self._parser = HttpResponseParser(self)
         self._parser.feed_data(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")

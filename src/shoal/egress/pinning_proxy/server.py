@@ -1,5 +1,5 @@
-"""The forward proxy: accepts connections of browsers on loopback and finds the account of each request; and the
-command line with which Chromium has no other way to the network."""
+"""The forward proxy: it accepts connections of browsers on loopback and finds the account of each request. Also the
+command-line flags that leave Chromium no other way to the network."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ _HOST: Final = "127.0.0.1"
 class PinningProxy:
     """A proxy for browsers of this process. Every request needs the credential of an open account.
 
-    It connects only to addresses that the account's rule allows, as the egress does for our own requests: names are
+    It connects only to addresses that the account's rule allows, like the egress for Shoal's own requests: names are
     resolved here, every address is checked, and the checked address is dialled. The rule therefore applies to
     everything the browser does: redirects, frames, service workers, WebSockets, preconnects.
     """
@@ -61,7 +61,7 @@ class PinningProxy:
         allow: Allow | None = None,
         limits: ProxyLimits | None = None,
     ) -> ProxyAccount:
-        """Return an account for one browser context. `proxy`: another proxy to go through. `allow` is called with the
+        """Return an account for one browser context. `proxy`: an upstream proxy. `allow` is called with the
         URL of each plain request and with the `host:port` of each tunnel."""
         limits = limits or self._limits
         # A page must not reach the proxy itself, whatever the operator allowed.
@@ -113,20 +113,20 @@ class PinningProxy:
 
 
 CHROMIUM_NETWORK_FLAGS: Final[tuple[str, ...]] = (
-    # Without it, requests to loopback addresses bypass every proxy.
+    # Without this flag, requests to loopback addresses bypass every proxy.
     "--proxy-bypass-list=<-loopback>",
     # The browser resolves no name, not even for a preconnect. Requests carry the name to the proxy, so they are not
-    # affected; the address of the proxy itself is excepted.
+    # affected; the address of the proxy itself is an exception.
     "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
     "--dns-prefetch-disable",
     # QUIC is UDP, which an HTTP proxy does not carry.
     "--disable-quic",
-    # WebRTC sends UDP past every proxy unless told otherwise. The headless shell knows only the first of these flags,
-    # full Chromium only the second.
+    # Without these flags, WebRTC sends UDP past every proxy. The headless shell knows only the first flag, full
+    # Chromium only the second.
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--webrtc-ip-handling-policy=disable_non_proxied_udp",
-    # Requests on the browser's own account: updates, metrics, lists of bad sites, reports, synchronization. The proxy
-    # refuses them, since they carry no credential.
+    # Requests that the browser makes for itself: updates, metrics, lists of bad sites, reports, synchronization. The
+    # proxy refuses these requests, because they carry no credential.
     "--disable-background-networking",
     "--disable-client-side-phishing-detection",
     "--disable-component-update",
@@ -144,10 +144,10 @@ CHROMIUM_DISABLED_FEATURES: Final[tuple[str, ...]] = (
     "DialMediaRouteProvider",
     "MediaRouter",
     "WebRtcHideLocalIpsWithMdns",
-    # A resolver inside the browser would not ask the system's.
+    # A resolver inside the browser would bypass the system's resolver.
     "AsyncDns",
     "DnsOverHttps",
-    # Requests on the browser's own account.
+    # Requests that the browser makes for itself.
     "AutofillServerCommunication",
     "OptimizationHints",
     "Translate",

@@ -19,9 +19,9 @@ Cell = str | int | float
 
 
 class Format(Protocol):
-    """Serializes rows to chunks of a file, some at a time to bound memory."""
+    """Serializes rows to chunks of a file, a few rows at a time to bound memory."""
 
-    is_flat: bool  # its rows have a value for each column; otherwise they are whole objects
+    is_flat: bool  # True if rows have a value for each column; otherwise rows are whole objects
 
     def head(self) -> bytes:
         """Return the bytes before the first row."""
@@ -99,7 +99,8 @@ def csv_rows(rows: Iterable[Sequence[Cell]]) -> bytes:
 
 
 def cell(value: Any) -> Cell:
-    """Convert a record value to a cell: text made safe, numbers unchanged, the rest as compact JSON."""
+    """Convert a record value to a cell: text is made safe, numbers stay unchanged, and other values become compact
+    JSON."""
     if value is None:
         return ""
     kind = type(value)

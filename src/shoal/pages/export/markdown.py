@@ -1,6 +1,6 @@
 """Export pages to a folder of Markdown files: one per page, with front matter and main text, and an index.
 
-The folder is named x.md.part until it is complete. Only empty folders and those written by this module are replaced.
+The folder is named x.md.part until it is complete. Only empty folders and folders that this module wrote are replaced.
 """
 
 import re
@@ -51,7 +51,7 @@ class MarkdownFolder:
         self._check_replaceable(self._part)
 
     def may_replace(self) -> bool:
-        return True  # checked when it was named
+        return True  # checked when the folder was named
 
     def open(self, crawl_id: str, at: int, limits: Limits) -> None:
         self._crawl_id = crawl_id
@@ -106,7 +106,7 @@ class MarkdownFolder:
         return f"- [{_escaped(page.title or page.url)}]({name})\n"
 
     def _check_replaceable(self, folder: Path) -> None:
-        """Reject an existing path, unless it is an empty folder or one written by this module."""
+        """Reject an existing path, unless it is an empty folder or a folder that this module wrote."""
         if not folder.exists():
             return
         fix = "Markdown is written to a folder: choose one that does not exist"
@@ -136,7 +136,7 @@ def file_name(url: str) -> str:
     words = _UNSAFE.sub("-", unquote(parts.path)).strip("-.") or "index"
     host = _UNSAFE.sub("_", parts.netloc.rpartition("@")[2]).strip(".") or "_"
     if host == INDEX:
-        host += "_"  # index.md is a valid domain name, and would collide with the index file
+        host += "_"  # index.md is a valid domain name, which would collide with the index file
     return f"{host[:LONGEST_NAME]}/{words[:LONGEST_NAME]}-{xxhash.xxh3_64_hexdigest(url.encode('utf-8', 'replace'))}.md"
 
 

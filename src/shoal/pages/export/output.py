@@ -1,4 +1,4 @@
-"""Writes pages and links to a file or to stdout, each once, also after a kill."""
+"""Writes pages and links to a file or to stdout, each exactly once, even if the process is killed and continued."""
 
 import asyncio
 import csv
@@ -21,9 +21,9 @@ from shoal.pages.export.table import DATA, LINK_COLUMNS, PAGE_COLUMNS, PARTS, Co
 from shoal.pages.page import Page
 
 STDOUT = "-"
-LARGEST_RECORD: Final = 4_000_000  # bytes of a file that are looked at: one record is smaller
+LARGEST_RECORD: Final = 4_000_000  # bytes of a file that are read: one record is smaller
 _OURS: Final = frozenset({*PAGE_COLUMNS, *LINK_COLUMNS, *PARTS})
-MOST_BODIES = 8_000_000  # compressed bytes in memory at once, not counting what is built from one page
+MOST_BODIES = 8_000_000  # compressed bytes in memory at the same time, without the data that is built from one page
 
 Bodies = Mapping[BodyLocation, bytes]
 
@@ -35,7 +35,7 @@ class Output(Protocol):
 
     @property
     def locations(self) -> str:
-        """Return where its pages are now, for messages."""
+        """Return where the output's pages are now, for messages."""
         ...
 
     def check(self) -> None:
@@ -43,7 +43,7 @@ class Output(Protocol):
         ...
 
     def may_replace(self) -> bool:
-        """Return whether an existing file of its name is an output of Shoal's, or empty."""
+        """Return whether an existing file with the output's name is empty or was written by Shoal."""
         ...
 
     def open(self, crawl_id: str, at: int, limits: Limits) -> None:
@@ -80,7 +80,7 @@ class FileOutput:
         return self._file.locations
 
     def fit(self, table: PageTable) -> None:
-        """Write pages as this table has them."""
+        """Write pages in the form of this table."""
         if self._format.is_flat:
             table.check_columns()
         self._table = table
@@ -117,7 +117,7 @@ class Outputs:
     """All outputs of one crawl: files of pages, and files of links, which are written when the crawl has ended."""
 
     def __init__(self, names: Sequence[str], links: Sequence[str] = ()) -> None:
-        """`names`: a file named `links.csv` or alike is one of links, too."""
+        """`names`: files of pages; a file with a name like `links.csv` is a file of links."""
         places = [name if name == STDOUT else str(Path(name).resolve()) for name in (*names, *links)]
         for name, place in zip((*names, *links), places, strict=True):
             if places.count(place) > 1:
@@ -140,19 +140,19 @@ class Outputs:
 
     @property
     def locations(self) -> list[str]:
-        """Return where the rows are now; links are nowhere before all of them are written."""
+        """Return where the rows are now. Files of links are listed only once all links are written."""
         written = self.links if self._has_links else ()
         return [output.locations for output in (*self._outputs, *written)]
 
     def fit(self, table: PageTable) -> None:
-        """Write pages as this table has them, to the outputs that have rows."""
+        """Write pages in the form of this table, to the outputs that have rows."""
         for output in self._outputs:
             if isinstance(output, FileOutput):
                 output.fit(table)
 
     def check(self, may_overwrite: Callable[[str, str], bool] | None = None) -> None:
         """Raise if an output cannot be written. An existing file is replaced if it looks like an output of Shoal's;
-        with `may_overwrite`, which gets its name and what it is, only if that agrees."""
+        if `may_overwrite` is given, it gets the file's name and a description, and must agree, too."""
         for output in (*self._outputs, *self.links):
             output.check()
             if not Path(output.name).is_file():
@@ -179,12 +179,13 @@ class Outputs:
             raise InvalidInput("--output", problem, "run the crawl with --links FILE")
 
     async def open(self, crawl_id: str, at: int, limits: Limits) -> None:
-        """Start all outputs of pages empty; in a thread, because removing the files of an earlier run may take long."""
+        """Start all outputs of pages empty. This runs in a thread, because removing the files of an earlier run may
+        take a long time."""
         await asyncio.to_thread(self._each, lambda output: output.open(crawl_id, at, limits))
 
     async def write(self, pages: Sequence[Page], store: BodyStore | None = None) -> None:
-        """Add pages; in a thread, because a slow disk or pipe reader would block the event loop. Outputs that need
-        bodies read them from the store."""
+        """Add pages. This runs in a thread, because a slow disk or pipe reader would block the event loop. Outputs that
+        need bodies read them from the store."""
         if store is None or not self.from_bodies:
             await asyncio.to_thread(self._write, pages, {})
             return
@@ -193,7 +194,7 @@ class Outputs:
             await asyncio.to_thread(self._write, some, bodies)
 
     async def write_links(self, batches: AsyncIterable[Iterable[Row]]) -> int:
-        """Write the links of the crawl to the outputs of links, and complete them; return how many there were."""
+        """Write the links of the crawl to the outputs of links, and complete them; return the number of links."""
         count = 0
         try:
             for output in self.links:
@@ -236,7 +237,7 @@ def output_of(name: str) -> Output:
 
 
 def is_for_links(name: str) -> bool:
-    """Return whether a file is one of links by its name: `links.csv`, `site.links.parquet` and so on."""
+    """Return whether a file is a file of links, by its name: `links.csv`, `site.links.parquet` and so on."""
     stem, dot, ending = Path(name).name.rpartition(".")
     return f".{ending}" in TABLES and bool(dot) and stem.rpartition(".")[2].lower() == "links"
 
@@ -288,7 +289,7 @@ _WORD = re.compile(r"[1-9](\d\d|xx)|error")
 
 class ExportFilter:
     """Accepts pages with one of the given statuses: `200`, `4xx`, or `error` for any error. A page that was reached
-    through redirects also has their statuses. None given: all pages."""
+    through redirects also has the statuses of the redirects. Without statuses, all pages are accepted."""
 
     def __init__(self, words: Sequence[str]) -> None:
         for word in words:
@@ -309,8 +310,8 @@ class ExportFilter:
 
 
 def may_replace(name: str, columns: Iterable[str]) -> bool:
-    """Return whether a file is empty, or a table with the columns of the one to be written, or with several columns,
-    all of which pages or links have."""
+    """Return whether a file may be replaced: it is empty, or a table with the columns of the new file, or with several
+    columns that all occur in tables of pages or links."""
     path = Path(name)
     try:
         if not path.stat().st_size:

@@ -1,7 +1,7 @@
 """Serialize rows as Parquet: typed columns, one row group at a time to bound memory.
 
-Times are timestamps in UTC. `redirects` is a list of structs, `error` is a struct, and what has no fixed schema, such
-as `data`, is JSON text.
+Times are timestamps in UTC. `redirects` is a list of structs, `error` is a struct, and values without a fixed schema,
+such as `data`, are JSON text.
 """
 
 from collections.abc import Iterable, Iterator
@@ -78,7 +78,7 @@ class Parquet:
 
 
 class WrittenPieces:
-    """A write-only file object that buffers what is written until it is taken."""
+    """A write-only file object that buffers written data until the data is taken."""
 
     closed = False
 

@@ -15,7 +15,7 @@ BUFFER = 1 << 18
 
 
 class PartFile:
-    """One file being written. No content on disk changes before `begin`. Only its owner can read a private one."""
+    """One file being written. No content on disk changes before `begin`. Only the owner can read a `private` file."""
 
     def __init__(self, name: str, *, private: bool = False) -> None:
         self.name = name
@@ -28,7 +28,7 @@ class PartFile:
 
     @property
     def locations(self) -> str:
-        """Return where its content is now, for messages."""
+        """Return where the file's content is now, for messages."""
         return self.name if self._file is None else str(self._part)
 
     def check(self) -> None:
@@ -45,7 +45,7 @@ class PartFile:
         """Create the temporary file, or truncate an existing one."""
         try:
             if self._private:
-                self._part.unlink(missing_ok=True)  # an older one may be readable by others
+                self._part.unlink(missing_ok=True)  # an older file may be readable by other users
                 descriptor = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
                 self._file = os.fdopen(descriptor, "wb", buffering=BUFFER)
             else:
@@ -99,12 +99,12 @@ class Stdout:
     def begin(self) -> None: ...
 
     def write(self, pieces: Iterable[bytes]) -> None:
-        """Write unchanged; on a terminal, escape control sequences, because page content is untrusted."""
+        """Write the pieces unchanged. On a terminal, escape control sequences, because page content is untrusted."""
         try:
             if sys.stdout.isatty():
                 pieces = [escaped(piece.decode("utf-8", "replace")).encode() for piece in pieces]
             sys.stdout.buffer.writelines(pieces)
-            sys.stdout.buffer.flush()  # so that a pipe reader gets each commit immediately
+            sys.stdout.buffer.flush()  # flush, so that a pipe reader gets each commit immediately
         except OSError as error:
             raise translated("stdout", error) from error
 

@@ -1,4 +1,4 @@
-"""Tables: the columns of a file, and the rows that pages and links become.
+"""Tables: the columns of a file, and the conversion of pages to rows.
 
 A page is one row, or one row per item of a list in its data. Fields of the rule set are columns such as `data.price`.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Columns = Mapping[str, str]
 """The columns of a table with their types: text, int16, int32, int64, float, bool, time or json; `int64[]` is a list.
-The columns `redirects` and `error` have types of their own."""
+The columns `redirects` and `error` have special types."""
 
 _TYPES: Final = {
     **dict.fromkeys(("status",), "int16"),
@@ -48,7 +48,8 @@ Row = Mapping[str, Any]
 
 
 class PageTable:
-    """What a file has of each page: some fields or all of them, and one row per item of the list `explode`, if any."""
+    """The table of a file: some or all fields of each page, and one row per item of the list `explode`, if it is
+    given."""
 
     def __init__(
         self,
@@ -63,14 +64,14 @@ class PageTable:
         the fields of a record if `fields` is None. Raise `InvalidInput` for a field or list that no page can have."""
         data = None
         if rules is not None:
-            from shoal.extract.rules import read_rules  # few crawls have rules: keep this import out of start-up
+            from shoal.extract.rules import read_rules  # few crawls have rules, so do not import this at start-up
 
             data = read_rules(rules)
         self._explode = None if explode is None else _list_field(explode.removeprefix(DATA), data, is_open=is_open)
         of_data = _data_columns(data, self._explode, is_open=is_open)
         known = {**PAGE_COLUMNS, **PARTS, **of_data}
         if fields is None:
-            self.fields, names = tuple(whole), (*whole, *of_data)  # `data` stays a column: programs may read it
+            self.fields, names = tuple(whole), (*whole, *of_data)  # `data` stays a column, because programs may read it
         else:
             self.fields = names = tuple(_known_field(name, known, is_open=is_open) for name in fields)
         self.columns: Columns = {name: known.get(name, "json") for name in names}
@@ -121,7 +122,7 @@ def read_fields(text: str | None) -> list[str] | None:
 
 
 def _flat(records: Iterator[Row], names: tuple[str, ...]) -> Iterator[Row]:
-    """Return the records with these fields; a name with dots is a path into them."""
+    """Return the records with these fields; a name with dots is a path to a nested field."""
     if names == RECORD_FIELDS:
         return records
     paths = {name: tuple(name.split(".")) for name in names}
@@ -165,8 +166,8 @@ def _unknown(flag: str, name: str, known: Sequence[str]) -> InvalidInput:
 
 
 def _data_columns(rules: "RuleSet | None", explode: str | None, *, is_open: bool) -> dict[str, str]:
-    """Return the columns of the fields of a rule set. The items of the exploded field have a column for each part. A
-    hook may replace any of them by something else."""
+    """Return the columns of the fields of a rule set. For the exploded field, there is a column for each field of its
+    items. A hook may replace any value with a value of a different type."""
     columns: dict[str, str] = {}
     for name, rule in {} if rules is None else rules.fields.items():
         if name == explode and rule.each is not None:
@@ -177,8 +178,8 @@ def _data_columns(rules: "RuleSet | None", explode: str | None, *, is_open: bool
 
 
 def _type_of(rule: "FieldRule", *, one: bool = False) -> str:
-    """Return the type of a field's column; `one`: it has one item of the field's list. A default that does not fit
-    makes it JSON."""
+    """Return the type of a field's column; `one`: the column contains one item of the field's list. If the field has a
+    default of a different type, the column's type is JSON."""
     name = _TYPE_OF.get(rule.type, "text")
     default = rule.default if isinstance(rule.default, list) else [rule.default]
     fits = all(value is None or type(value) in _FITTING[name] for value in default)

@@ -69,7 +69,7 @@ def _plainest(text: str) -> str:
     return quote_from_bytes(plain, _KEPT)
 
 
-MOST_LINES: Final = 200_000  # in memory
+MOST_LINES: Final = 200_000  # lines in memory
 
 
 def line_of(record: Record, file_name: str, offset: int, length: int) -> bytes:
@@ -96,7 +96,8 @@ def _mime(head: Headers) -> str:
 
 
 class SortedLines:
-    """External sort: takes lines in any order, yields them in byte order. Excess lines spill to temporary files."""
+    """External sort: accepts lines in any order and yields them in byte order. Excess lines spill to temporary
+    files."""
 
     def __init__(self, folder: Path, most: int = MOST_LINES) -> None:
         self._folder = folder
@@ -144,7 +145,7 @@ def is_archive(name: str) -> bool:
 
 ENDING = ".warc.gz"
 INDEX_ENDING = ".cdxj"
-INDEXED = "response"  # a 304 has nothing to replay: the response that is still valid precedes it
+INDEXED = "response"  # a 304 has no content to replay; the response that is still valid precedes it
 
 
 class WarcOutput:
@@ -186,7 +187,7 @@ class WarcOutput:
     def complete(self) -> None:
         self._index.write(self._lines.all())
         self._file.complete()
-        self._index.complete()  # last, so that an index never refers to a missing archive
+        self._index.complete()  # the index is completed last, so that it never refers to a missing archive
 
     def leave(self) -> None:
         self._index.leave()

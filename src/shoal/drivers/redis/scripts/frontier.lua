@@ -1,11 +1,11 @@
--- What all scripts of the frontier share.
+-- The part that all scripts of the frontier share.
 --
--- KEYS[1]: scan:{<crawl>}:generation. Every other key begins with the same `scan:{<crawl>}:`, so all of them live in
--- one slot of a cluster. ARGV[1]: the generation of the crawl in the database; ARGV[2]: the time by the database's
--- clock, in microseconds. The first element of every result is OK, LOST (there is no frontier), FOREIGN (the frontier
--- of another database) or STALE (the server forgot writes of this walker).
+-- KEYS[1]: scan:{<crawl>}:generation. Every other key begins with the same `scan:{<crawl>}:`, so all keys of a crawl
+-- are in one slot of a cluster. ARGV[1]: the generation of the crawl in the database; ARGV[2]: the time by the
+-- database's clock, in microseconds. The first element of every result is OK, LOST (there is no frontier), FOREIGN (the
+-- frontier belongs to a different database) or STALE (the server forgot writes of this walker).
 --
--- A URL is named by the 12 bytes of its key. A record begins with that key and one byte of flags (1: it is being
+-- A URL is named by the 12 bytes of its key. A record begins with that key and one byte of flags (1: the URL is being
 -- redirected, 2: it is a suspect, 3: both); the rest of a record, and the entries of queues, are opaque.
 
 local base = string.sub(KEYS[1], 1, -11)
@@ -18,7 +18,8 @@ local walkers, pages = base .. 'walkers', base .. 'host_pages'
 local redirected = base .. 'redirected_urls' -- the places of URLs that are being redirected, by key
 
 local OPEN, FETCHED, QUARANTINED, VIA, SKIPPED = '0', '1', '3', '4', 16
--- Fates of URLs that open when they are found in another way, and those that a redirect may lead to all the same.
+-- Two sets of fates: skipped URLs with such a fate open again when they are found in a different way, or when a
+-- redirect leads to them.
 local reopening = { ['16'] = true, ['21'] = true, ['31'] = true }
 local claimable = { ['16'] = true, ['21'] = true, ['31'] = true, ['17'] = true }
 
@@ -27,7 +28,8 @@ local function evictions()
   return string.match(redis.call('INFO', 'stats'), 'evicted_keys:(%d+)')
 end
 
--- Compare the generation only. Enough for single calls, which follow a complete check within half a second.
+-- Compare only the generation. That is enough for single calls, which follow within half a second after a complete
+-- check.
 local function quick_state()
   local found = redis.call('GET', KEYS[1])
   if found ~= ARGV[1] then return found and 'FOREIGN' or 'LOST' end
@@ -37,7 +39,7 @@ end
 local function state_of_generation()
   local state = quick_state()
   if state ~= 'OK' then return state end
-  -- Any of the evicted keys may have been one of this crawl.
+  -- Evicted keys may have belonged to this crawl.
   local evicted = evictions()
   if evicted ~= '0' and evicted ~= redis.call('HGET', counts, 'evictions') then return 'LOST' end
   return 'OK'
@@ -60,17 +62,17 @@ end
 local function list_of(host, depth) return base .. 'url_queue:' .. host .. ':' .. depth end
 local function retries_of(host) return base .. 'retries:' .. host end
 
--- Let the walkers look at a host, now or at a time, unless they do so earlier.
+-- Let the walkers look at a host now or at a given time, unless they already will look at it earlier.
 local function wake(host, at)
   local score = redis.call('ZSCORE', queue, host)
-  -- A frontier that lost its index may have left something behind.
+  -- If a frontier lost its index, old entries may be left.
   if not score then redis.call('UNLINK', retries_of(host)) end
   if not score or tonumber(score) > tonumber(at) then redis.call('ZADD', queue, at, host) end
 end
 
 local function held_by(walker) return base .. 'held:' .. walker end
 local function claimed_by(walker) return base .. 'claimed:' .. walker end
--- Members sort by host, then by depth: both have a fixed width.
+-- Members sort by host, then by depth, because both have a fixed width.
 local function place(host, depth) return string.format('%012d:', host) .. depth end
 
 -- Append entries to the queue of a host and a depth.
@@ -80,7 +82,7 @@ local function push(host, depth, entries)
   wake(host, now)
 end
 
--- Return the depths, as they are written, at which URLs of a host wait, the lowest first.
+-- Return the depths at which URLs of a host wait, in their written form, lowest first.
 local function depths_of(host)
   local prefix = string.format('%012d:', host)
   local found = {}
@@ -102,7 +104,7 @@ local function put_back(seq, host, record, due)
   if flags == '0' or flags == '2' then redis.call('SREM', busy, string.sub(record, 1, 12)) end
 end
 
--- Forget what a walker holds and has claimed; its URLs must have been put back.
+-- Forget the URLs and claims of a walker; its URLs must have been put back before.
 local function dismiss(walker)
   for _, host in ipairs(redis.call('SMEMBERS', claimed_by(walker))) do
     if redis.call('HGET', claims, host) == walker then redis.call('HDEL', claims, host) end
@@ -111,7 +113,7 @@ local function dismiss(walker)
   redis.call('HDEL', walkers, walker)
 end
 
--- Check that the server remembers the last call of a walker, and record this one.
+-- Check that the server remembers the last call of a walker, and record the current call.
 local function remembers(walker, turn)
   local last = redis.call('HGET', walkers, walker) or '0'
   if last ~= turn then return false end

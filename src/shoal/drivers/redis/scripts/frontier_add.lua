@@ -1,7 +1,7 @@
 -- Add URLs that are not known.
--- ARGV[3..]: groups: host, depth (four hexadecimal digits), how many (n), n keys, n entries of the queue. No key occurs
--- twice.
--- Returns: OK, how many were new, a list of former fates of URLs that are open again, the counters.
+-- ARGV[3..]: groups: host, depth (four hexadecimal digits), number of URLs (n), n keys, n entries of the queue. No key
+-- occurs twice.
+-- Returns: OK, the number of new URLs, a list of former fates of URLs that are open again, the counters.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local new, reopened, at = 0, {}, 3

@@ -1,5 +1,6 @@
--- Check that a frontier is whole.
--- Returns: OK and the counters, or LOST if no URL waits and nobody holds one, although not all are settled: the server lost keys.
+-- Check that a frontier is complete.
+-- Returns: OK and the counters, or LOST if no URL waits and no URL is held although not all URLs are settled, because
+-- the server lost keys.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local open = (redis.call('HGET', counts, 'opened') or 0) - (redis.call('HGET', counts, 'settled') or 0)

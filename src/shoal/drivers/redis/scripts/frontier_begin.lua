@@ -1,17 +1,18 @@
 -- Begin the frontier of a crawl: its generation, and counters of zero.
--- ARGV[3]: seconds after which it is forgotten unless a walker attaches, or 0. ARGV[4]: a generation that it replaces, or ''.
--- Returns: OK, or FOREIGN if another database has a crawl with this id here.
+-- ARGV[3]: seconds after which the frontier is forgotten unless a walker attaches, or 0. ARGV[4]: the generation that
+-- this one replaces, or ''.
+-- Returns: OK, or FOREIGN if a different database has a crawl with this id on this server.
 local function is_damaged(key, kind)
   local found = redis.call('TYPE', key).ok
   return found ~= kind and found ~= 'none'
 end
--- Somebody else has written into a frontier that is begun again, so what it consists of can be told only by name.
+-- Other clients may have written into a frontier that is begun again, so its keys can be found only by name.
 if ARGV[4] ~= '' and (is_damaged(KEYS[1], 'string') or is_damaged(counts, 'hash') or is_damaged(walkers, 'hash')
     or is_damaged(depths, 'zset') or is_damaged(queue, 'zset')) then
   for _, key in ipairs(redis.call('KEYS', base .. '*')) do redis.call('UNLINK', key) end
 end
 local state = state_of_generation()
--- Nobody uses a frontier that still expires: its crawl was not committed, or is about to be begun again.
+-- A frontier with an expiry is unused: its crawl was not committed, or the frontier is about to be begun again.
 if state ~= 'LOST' and redis.call('TTL', KEYS[1]) < 0 and redis.call('GET', KEYS[1]) ~= ARGV[4] then return { state } end
 for _, member in ipairs(redis.call('ZRANGE', depths, 0, -1)) do
   redis.call('UNLINK', list_of(string.format('%d', tonumber(string.sub(member, 1, 12))), string.sub(member, 14)))

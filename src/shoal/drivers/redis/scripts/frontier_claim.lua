@@ -1,8 +1,8 @@
 -- Claim the targets of redirects that nobody has fetched or is about to fetch.
--- ARGV[3..]: for each: key of the target, what is stored about it (two digits for its fate, the URL that redirects, the
--- rest), and the length of the URL that redirects.
--- Returns: OK, a list of 1 (claimed) or 0 for each, a list of former fates of targets that had been skipped, how many
--- count as opened and settled at once, the counters.
+-- ARGV[3..]: for each target: its key, its stored form (two digits for its fate, the URL that redirects, the rest), and
+-- the length of the URL that redirects.
+-- Returns: OK, a list of 1 (claimed) or 0 for each target, a list of former fates of targets that had been skipped, the
+-- number of targets that count as opened and settled at the same time, the counters.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local claimed, reopened, opened = {}, {}, 0
@@ -28,7 +28,7 @@ for at = 3, #ARGV, 3 do
   end
   if free then
     redis.call('HSET', targets, key, stored)
-    -- A target that waits itself stays open until its turn comes.
+    -- A target that is itself waiting stays open until its turn comes.
     if fate or redis.call('SISMEMBER', seen, key) == 0 then
       redis.call('HSET', fates, key, string.format('%d', tonumber(string.sub(stored, 1, 2))))
     end

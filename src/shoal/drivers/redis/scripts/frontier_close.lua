@@ -1,7 +1,7 @@
--- Close waiting URLs of a host that has given all the pages it may.
--- ARGV[3]: host. ARGV[4]: fate. ARGV[5..]: for each: U (new) or T (tried), depth or seq, entry or '', key, key of the
--- target that it redirects to or ''.
--- Returns: OK, how many were closed, the counters.
+-- Close waiting URLs of a host that has reached its page limit.
+-- ARGV[3]: host. ARGV[4]: fate. ARGV[5..]: for each URL: U (new) or T (tried), depth or seq, entry or '', key, key of
+-- the redirect target or ''.
+-- Returns: OK, the number of closed URLs, the counters.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local host, fate, closed = ARGV[3], ARGV[4], 0

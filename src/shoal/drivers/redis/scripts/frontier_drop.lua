@@ -1,4 +1,4 @@
--- Forget every URL of a crawl. Open URLs count as settled. ARGV[3]: 1 to forget the crawl itself as well, else 0.
+-- Forget every URL of a crawl. Open URLs count as settled. ARGV[3]: 1 to forget the crawl itself, too, else 0.
 -- Returns: OK, how many URLs were forgotten, the counters.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end

@@ -1,6 +1,6 @@
 -- Release URLs of a host from quarantine.
--- ARGV[3]: host. ARGV[4..]: for each: seq.
--- Returns: OK, how many were released, the counters.
+-- ARGV[3]: host. ARGV[4..]: the seq of each URL.
+-- Returns: OK, the number of released URLs, the counters.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local freed = 0

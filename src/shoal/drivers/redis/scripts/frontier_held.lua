@@ -1,6 +1,6 @@
--- Read what walkers hold.
--- ARGV[3..]: walkers; none: all.
--- Returns: OK, for each walker its name and a list of seq, host and record of what it holds.
+-- Read the URLs that walkers hold.
+-- ARGV[3..]: walkers; if there are none, all walkers.
+-- Returns: OK, for each walker its name and a list with seq, host and record of each URL that it holds.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local names, answer = {}, {}

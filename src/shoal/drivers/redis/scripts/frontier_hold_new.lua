@@ -1,7 +1,7 @@
--- Add URLs to quarantine that are not known, or that were skipped for the way in which they were reached. Counts
--- each as opened and settled.
--- ARGV[3..]: for each: host, depth (four hexadecimal digits), record.
--- Returns: OK, a list of 1 or 0 for each, a list of former fates, the counters.
+-- Add URLs to quarantine that are not known, or that were skipped because of the way in which they were reached. Each
+-- URL counts as opened and settled.
+-- ARGV[3..]: for each URL: host, depth (four hexadecimal digits), record.
+-- Returns: OK, a list of 1 (added) or 0 for each URL, a list of former fates, the counters.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local made, reopened, new = {}, {}, 0

@@ -1,7 +1,8 @@
 -- Find hosts that may be looked at now, the longest waiting first.
--- ARGV[3]: the walker. ARGV[4]: how many. ARGV[5]: how many of other walkers.
--- Returns: OK, hosts that are claimed by this walker or by nobody, hosts claimed by others (each: host, time at which
--- its turn came, walker that claimed it or '', pages it has given), whether any URL redirects (1 or 0).
+-- ARGV[3]: the walker. ARGV[4]: the maximum number of hosts. ARGV[5]: the maximum number of hosts of other walkers.
+-- Returns: OK, hosts that are claimed by this walker or by nobody, hosts claimed by other walkers (for each host: the
+-- host, the time at which its turn came, the walker that claimed it or '', the number of its pages), whether any URL
+-- redirects (1 or 0).
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local ours, others, most, most_others, at = {}, {}, tonumber(ARGV[4]), tonumber(ARGV[5]), 0

@@ -1,6 +1,6 @@
--- Record pages that were settled before, for a frontier that is built again. Counts each as opened and settled.
--- ARGV[3]: the fate. ARGV[4..]: for each: key, the host that it counts towards or ''.
--- Returns: OK, how many were new, the counters.
+-- Record pages that were settled before, for a frontier that is rebuilt. Each page counts as opened and settled.
+-- ARGV[3]: the fate. ARGV[4..]: for each page: its key, and the host towards which it counts or ''.
+-- Returns: OK, the number of new pages, the counters.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local new = 0

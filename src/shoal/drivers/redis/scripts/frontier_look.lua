@@ -1,7 +1,7 @@
 -- Look at the whole frontier without reading its URLs.
--- ARGV[3]: a walker, or '' for none: then hosts that others have claimed count too.
--- Returns: OK, when the next host is looked at or '', how many URLs walkers hold, how many hosts have waiting URLs, how
--- many suspects there are, the counters.
+-- ARGV[3]: a walker, or '' for none: then hosts that any walker has claimed count, too.
+-- Returns: OK, the time for looking at the next host or '', the number of held URLs, the number of hosts with waiting
+-- URLs, the number of suspects, the counters.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local walker, at, ready = ARGV[3], 0, ''

@@ -1,13 +1,14 @@
--- Settle URLs that a walker has fetched, and give it the next one if that is the one it expects.
--- ARGV[3]: the walker. ARGV[4]: the number of its last call. ARGV[5]: how many URLs to settle (n).
+-- Settle URLs that a walker has fetched, and give it the next URL if that is the URL that the walker expects.
+-- ARGV[3]: the walker. ARGV[4]: the number of its last call. ARGV[5]: number of URLs to settle (n).
 -- Then n times: seq, key. Then the expected URL: host or '', depth, entry, record.
 -- Returns: OK, whether the walker is known with that number (1 or 0; then nothing is done), the seq of the URL or '', and
--- host, depth and entry of the URL that comes next. All three are '' if none can be taken without asking the database:
--- none is ready, it was taken before, redirects, or somebody else has claimed its host.
+-- host, depth and entry of the URL that comes next. All three are '' if no URL can be taken without asking the
+-- database: no URL is ready, or the next one was taken before, redirects, or is at a host that a different walker has
+-- claimed.
 local state = quick_state()
 if state ~= 'OK' then return { state } end
 local walker, size = ARGV[3], tonumber(ARGV[5])
--- A walker that lost its lease is not known any more: somebody else has put back what it held.
+-- A walker that lost its lease is no longer known: its URLs were put back by a different process.
 if redis.call('HGET', walkers, walker) ~= ARGV[4] then return { 'OK', 0, '', '', '', '' } end
 remembers(walker, ARGV[4])
 

@@ -1,6 +1,6 @@
--- Read how many pages hosts have given to the crawl.
+-- Read the number of pages of hosts in the crawl.
 -- ARGV[3..]: hosts.
--- Returns: OK, a list of numbers.
+-- Returns: OK, a list with one number per host.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local given = {}

@@ -1,6 +1,6 @@
 -- Read waiting URLs without taking them.
--- ARGV[3]: R (URLs that were tried before and are due), U (new ones) or A (all that were tried, due or not).
--- ARGV[4..]: for each: host, how many to leave out, how many to read.
+-- ARGV[3]: R (URLs that were tried before and are due), U (new ones) or A (all URLs that were tried, due or not).
+-- ARGV[4..]: for each host: the host, the number of URLs to skip, the number of URLs to read.
 -- Returns: OK, a list for each host: seq and record of tried URLs, or depth (hexadecimal) and entry of new ones.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end

@@ -1,4 +1,4 @@
--- Put back the URLs of a walker that lost its lease, as they are after its crash.
+-- Put back the URLs of a walker that lost its lease, with their records after its crash.
 -- ARGV[3]: the walker. ARGV[4..]: for each URL: seq, record.
 -- Returns: OK, how many URLs were put back.
 local state = state_of_generation()

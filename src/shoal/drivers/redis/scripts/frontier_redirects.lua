@@ -1,7 +1,7 @@
--- Read what is known about URLs that redirects lead to.
+-- Read what is known about redirect targets.
 -- ARGV[3..]: keys.
--- Returns: OK, for each its fate or '', what is stored about it as the target of another URL or '', and its record if it
--- is being redirected itself, or ''.
+-- Returns: OK, for each URL its fate or '', its stored form as a redirect target or '', and its record (if the URL is
+-- itself being redirected) or ''.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local found = {}

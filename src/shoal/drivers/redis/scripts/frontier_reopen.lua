@@ -1,7 +1,7 @@
 -- Open closed URLs again, as if they had never been tried.
--- ARGV[3]: how many hosts (m). Then m times: host, how many pages it gave that no longer count.
+-- ARGV[3]: number of hosts (m). Then m times: host, number of its pages that no longer count.
 -- Then for each URL: host, depth (four hexadecimal digits), the key followed by the entry of the queue.
--- Returns: OK, how many were never open before, how many had been closed, the counters.
+-- Returns: OK, the number of URLs that were never open before, the number of URLs that had been closed, the counters.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local hosts, opened, requeued = tonumber(ARGV[3]), 0, 0
@@ -12,7 +12,7 @@ for at = 4 + 2 * hosts, #ARGV, 3 do
   local is_closed = redis.call('HDEL', fates, key) + redis.call('SREM', processed, key) > 0
   local is_new = redis.call('SADD', seen, key) == 1
   if is_new or is_closed then
-    -- It is requested itself, even if it failed as the target of another page.
+    -- The URL is requested directly, even if it failed as the redirect target of a different page.
     redis.call('HDEL', targets, key)
     push(host, depth, { string.sub(ARGV[at + 2], 13) })
   end

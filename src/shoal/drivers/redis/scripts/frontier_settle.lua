@@ -1,8 +1,8 @@
 -- Settle URLs that a walker holds, or put them back.
 -- ARGV[3]: the walker, as <job>:<epoch>. ARGV[4]: the number of its last call.
--- ARGV[5..]: for each URL: its place (seq), what to do (C: close, R: put back, Q: quarantine), the host at which it waits
--- from now on, its record, the time before which it must not be fetched, its fate, the host whose pages it counts
--- towards or '', the key of the redirect target that ends with it or '', the fate of that target; '' if it is none.
+-- ARGV[5..]: for each URL: its place (seq), what to do (C: close, R: put back, Q: quarantine), the host at which it
+-- waits from now on, its record, the time before which it must not be fetched, its fate, the host towards whose pages
+-- it counts or '', the key of the redirect target that ends with this URL or '', the fate of that target or ''.
 -- Returns: OK, the places of the URLs that were still the walker's and are closed, a list of fates of targets that
 -- are skipped after all, the counters.
 local state = state_of_generation()

@@ -1,6 +1,6 @@
 -- Record URLs that are not known and will not be fetched.
--- ARGV[3]: 1 if such a URL counts as opened and settled at once, else 0. ARGV[4]: the fate. ARGV[5..]: keys.
--- Returns: OK, how many were new, the counters.
+-- ARGV[3]: 1 if such a URL counts as opened and settled, else 0. ARGV[4]: the fate. ARGV[5..]: keys.
+-- Returns: OK, the number of new URLs, the counters.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local new, fate = 0, ARGV[4]

@@ -1,6 +1,6 @@
 -- Read the suspects that are due, the last ones in the queue first.
--- ARGV[3]: how many.
--- Returns: OK, seq and record of each, whether any URL redirects (1 or 0).
+-- ARGV[3]: the maximum number.
+-- Returns: OK, seq and record of each suspect, whether any URL redirects (1 or 0).
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local due, rows = redis.call('ZRANGEBYSCORE', suspects, '-inf', now, 'LIMIT', 0, 1000), {}

@@ -1,8 +1,9 @@
--- Give URLs to a walker, and set when their hosts are looked at again.
--- ARGV[3]: the walker. ARGV[4]: the number of its last call. ARGV[5]: how many URLs (n). ARGV[6]: how many hosts (m).
--- Then n times: U (new) or T (tried), host, depth (of a new one) or seq, entry or '', record.
--- Then m times: host, when to look at it again: a time, '' for when its next URL is due, or 'x' to give up the claim.
--- Returns: OK, the seq of each URL, or '' for one that somebody else has taken.
+-- Give URLs to a walker, and set the time for looking at their hosts again.
+-- ARGV[3]: the walker. ARGV[4]: the number of its last call. ARGV[5]: number of URLs (n). ARGV[6]: number of hosts (m).
+-- Then n times: U (new) or T (tried), host, depth (of a new URL) or seq, entry or '', record.
+-- Then m times: host, when to look at it again: a time, '' for the time at which its next URL is due, or 'x' to give up
+-- the claim.
+-- Returns: OK, the seq of each URL, or '' for a URL that a different walker has taken.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local walker, urls, hosts, taken = ARGV[3], tonumber(ARGV[5]), tonumber(ARGV[6]), {}
@@ -14,7 +15,7 @@ for at = 7, 6 + 5 * urls, 5 do
     if redis.call('ZREM', retries_of(host), where) + redis.call('ZREM', suspects, where) > 0 then seq = where end
   else
     local list = list_of(host, where)
-    -- Mostly it is the first one, so this takes no search.
+    -- Mostly, this is the first entry, so no search is needed.
     if redis.call('LREM', list, 1, entry) == 1 then
       seq = where .. string.format('%010x', redis.call('HINCRBY', counts, 'seq', 1))
       redis.call('HSET', touched, seq, record)

@@ -1,6 +1,6 @@
--- Read what is stored about URLs that others redirect to.
+-- Read the stored form of redirect targets.
 -- ARGV[3..]: keys.
--- Returns: OK, a list of what is stored, or '' for a URL that is not a target.
+-- Returns: OK, a list of stored forms, with '' for a URL that is not a redirect target.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local found = {}

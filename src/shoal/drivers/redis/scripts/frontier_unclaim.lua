@@ -1,4 +1,4 @@
--- Let others take from the hosts that a walker claimed; it keeps the URLs it has taken.
+-- Let other walkers take URLs from the hosts that a walker has claimed; the walker keeps the URLs that it has taken.
 -- ARGV[3]: the walker.
 -- Returns: OK.
 local state = state_of_generation()

@@ -1,5 +1,5 @@
 -- Count the URLs that wait.
--- Returns: OK, how many are open and held by nobody.
+-- Returns: OK, the number of open URLs that nobody holds.
 local state = quick_state()
 if state ~= 'OK' then return { state } end
 local totals = redis.call('HMGET', counts, 'opened', 'settled')

@@ -1,11 +1,11 @@
--- What all scripts of the lanes share.
+-- The part that all scripts of the lanes share.
 --
--- KEYS[1]: {shoal}:queue:tasks:generation. Every other key begins with the same `{shoal}:queue:tasks:`, so all of them
--- live in one slot of a cluster. ARGV[1]: the generation of the lanes in the database. The first element of every result
--- is OK, LOST (the server has no lanes, or has lost them) or FOREIGN (the lanes of another database).
+-- KEYS[1]: {shoal}:queue:tasks:generation. Every other key begins with the same `{shoal}:queue:tasks:`, so all keys are
+-- in one slot of a cluster. ARGV[1]: the generation of the lanes in the database. The first element of every result is
+-- OK, LOST (the server has no lanes, or has lost them) or FOREIGN (the lanes belong to a different database).
 --
--- The jobs of one lane, kind and capability are a queue: `<kind>:<capability>`, or `<kind>:<capability>:node:<node>`. A
--- job is named by its id. Its entry is its rank, its queue and its place at its host, each on a line of its own; the
+-- The jobs of one lane, kind and capability form a queue: `<kind>:<capability>`, or `<kind>:<capability>:node:<node>`.
+-- A job is named by its id. Its entry is its rank, its queue and its place at its host, each on a separate line; the
 -- place is empty, or the host, the rank in a form that sorts as text, and the id, separated by tabs.
 
 local base = string.sub(KEYS[1], 1, -11)
@@ -34,7 +34,7 @@ local function now()
   return time[1] + time[2] / 1000000
 end
 
--- Put jobs into their queues, and their hosts among those that are ready, unless a host is waiting for its time.
+-- Put jobs into their queues, and make their hosts ready, unless a host is waiting for its time.
 local function add(ids, entries)
   local ranks, places, hosts, rows = {}, {}, {}, {}
   for index, id in ipairs(ids) do
@@ -64,7 +64,7 @@ local function add(ids, entries)
   end
 end
 
--- Return whether everything that `add` writes for a job is there.
+-- Return whether everything that `add` writes for a job exists.
 local function is_complete(id, entry)
   local _, name, place = read(entry)
   local queue = queue_key(name)
@@ -92,7 +92,7 @@ local function best_at(queue, host)
   return entry and read(entry) or '0'
 end
 
--- Wake everybody who waits for jobs: they read this stream, and only its last entry matters.
+-- Wake all processes that wait for jobs: they read this stream, and only its last entry matters.
 local function wake()
   redis.call('XADD', wake_up, 'MAXLEN', 1, '*', 'jobs', '')
 end

@@ -1,5 +1,5 @@
 -- Read the best jobs that wait at hosts. A place whose job is not in a lane is removed.
--- ARGV[2..]: queue, host and how many, of each.
+-- ARGV[2..]: for each host: the queue, the host, and the maximum number of jobs.
 -- Returns: OK, for each host a list of places.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end

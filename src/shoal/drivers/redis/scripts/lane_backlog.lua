@@ -1,6 +1,6 @@
--- Count the jobs of a queue at hosts that may be requested now.
--- ARGV[2]: how many at most. ARGV[3]: the queue.
--- Returns: OK, how many.
+-- Count the jobs of a queue whose hosts may be requested now.
+-- ARGV[2]: the maximum to count up to. ARGV[3]: the queue.
+-- Returns: OK, the number of jobs.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local most, queue, count = tonumber(ARGV[2]), queue_key(ARGV[3]), 0

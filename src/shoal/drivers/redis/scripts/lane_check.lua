@@ -1,6 +1,6 @@
--- Begin the lanes if the server has none, and read what a repair has to look at.
--- ARGV[2]: seconds after which a popped job counts as forgotten. ARGV[3]: how many of those to read. ARGV[4]: how many queues
--- to look at. ARGV[5]: how many jobs of each.
+-- Begin the lanes if the server has none, and read the jobs that a repair has to check.
+-- ARGV[2]: seconds after which a popped job counts as forgotten. ARGV[3]: the maximum number of forgotten jobs to read.
+-- ARGV[4]: the number of queues to look at. ARGV[5]: the number of jobs per queue.
 -- Returns: OK or FOREIGN; 1 if the lanes have just begun, else 0; forgotten jobs; jobs at the heads of some queues.
 local state, began = state_of_generation(), 0
 if state == 'FOREIGN' then return { state } end

@@ -1,7 +1,7 @@
 -- Forget the lanes if nobody has used them for a while. ARGV[2]: seconds.
--- Returns: OK and 1 if they are gone, else 0; or FOREIGN.
--- Reading the generation counts as use, so it must wait: each try would put off the next one. A server that evicts the
--- least frequently used keys does not know idle times; its lanes stay.
+-- Returns: OK and 1 if the lanes are gone, else 0; or FOREIGN.
+-- Reading the generation counts as use, so it is read only after the idle time: otherwise, each try would delay the
+-- next one. A server that evicts the least frequently used keys does not record idle times, so its lanes stay.
 local idle = redis.pcall('OBJECT', 'IDLETIME', KEYS[1])
 if type(idle) == 'table' or (idle and idle < tonumber(ARGV[2])) then return { 'OK', 0 } end
 local state = state_of_generation()

@@ -1,7 +1,9 @@
--- Take the hosts whose best jobs rank best. Until they are put back, they wait: if their taker dies, they are ready again.
--- ARGV[2]: hosts whose time is not after this one are made ready; ARGV[3]: and those whose time is after this one, because
--- the clock was set back. ARGV[4]: how many of a queue are made ready. ARGV[5]: until when those that are taken wait.
--- ARGV[6]: how many to take from each queue. ARGV[7..]: queues.
+-- Take the hosts whose best jobs rank best. Taken hosts wait until they are put back; if the process that took them
+-- dies, they become ready again.
+-- ARGV[2]: hosts whose time is not after this time are made ready. ARGV[3]: hosts whose time is after this time are
+-- made ready, too, because the clock was set back. ARGV[4]: the maximum number of hosts per queue to make ready.
+-- ARGV[5]: the time until which taken hosts wait. ARGV[6]: the maximum number of hosts to take from each queue.
+-- ARGV[7..]: queues.
 -- Returns: OK, for each host: the index of its queue, from 0, and the host.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end

@@ -1,12 +1,14 @@
--- Take the best jobs out of their queues, lane by lane, and remember them until the database has decided about them.
--- ARGV[2]: how many. ARGV[3]: of how many jobs the database has decided (n). ARGV[4..3+n]: their ids.
--- Then for each lane: how many queues it has, and their names.
+-- Take the best jobs out of their queues, lane by lane, and remember these jobs until the database has decided about
+-- them.
+-- ARGV[2]: the maximum number of jobs. ARGV[3]: the number of jobs about which the database has decided (n).
+-- ARGV[4..3+n]: their ids.
+-- Then for each lane: the number of its queues, and their names.
 -- Returns: OK, ids.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local left, decided, at, popped = tonumber(ARGV[2]), tonumber(ARGV[3]), 4 + tonumber(ARGV[3]), {}
 if decided > 0 then
-  -- One that was pushed again meanwhile is not among them any more.
+  -- A job that was pushed again meanwhile is no longer remembered.
   local ids, over = { unpack(ARGV, 4, 3 + decided) }, {}
   for index, time in ipairs(redis.call('ZMSCORE', processing, unpack(ids))) do
     if time then over[#over + 1] = ids[index] end

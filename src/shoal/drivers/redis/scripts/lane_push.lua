@@ -1,7 +1,8 @@
--- Put jobs into their queues, or move them there. A job that is there already is left alone.
--- ARGV[2]: 1 if this repairs the lanes: then `pending` is not believed, and jobs that are being leased are left alone.
--- ARGV[3]: how many jobs (n). ARGV[4..3+n]: their ids. ARGV[4+n..]: their entries.
--- Returns: OK, how many were put into a queue.
+-- Put jobs into their queues, or move them there. A job that is already in its queue is left alone.
+-- ARGV[2]: 1 if this call repairs the lanes: then `pending` is not trusted, and jobs that are being leased are left
+-- alone.
+-- ARGV[3]: number of jobs (n). ARGV[4..3+n]: their ids. ARGV[4+n..]: their entries.
+-- Returns: OK, the number of jobs that were put into a queue.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local repairs, jobs, ids, entries = ARGV[2] == '1', tonumber(ARGV[3]), {}, {}

@@ -1,4 +1,4 @@
--- Put jobs that were popped back into their queues, because nobody leased them.
+-- Put popped jobs back into their queues because nobody leased them.
 -- ARGV[2..]: ids.
 -- Returns: OK, how many were put back.
 local state = state_of_generation()

@@ -1,6 +1,6 @@
--- Forget jobs that do not wait any more, and put hosts back that were taken.
--- ARGV[2]: how many jobs (n). ARGV[3..2+n]: their ids. Then for each host: queue, host, and when to look at it again: a
--- time by the database's clock, or '' for at once.
+-- Forget jobs that no longer wait, and put back hosts that were taken.
+-- ARGV[2]: number of jobs (n). ARGV[3..2+n]: their ids. Then for each host: queue, host, and when to look at it again:
+-- a time by the database's clock, or '' for immediately.
 -- Returns: OK.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
