@@ -186,7 +186,8 @@ class AnalysisApi:
         name = request.path_param("name")
         data = await self._artifacts.read(request.path_param("analysis_id"), name)
         headers = {
-            "Content-Disposition": f'attachment; filename="{name}"',  # an existing artifact has a name that needs no escaping
+            # Names of existing artifacts need no escaping.
+            "Content-Disposition": f'attachment; filename="{name}"',
             "Content-Security-Policy": "sandbox",
             "Cache-Control": "no-store",
         }

@@ -102,7 +102,7 @@ class Endpoint:
     response_example: Any
     idempotency_key: bool  # honours `Idempotency-Key`
     public: bool  # part of the OpenAPI document
-    expensive: Callable[[Any], bool]  # whether a query may read a large part of a crawl; the number of such reads is limited
+    expensive: Callable[[Any], bool]  # whether a query may read a large part of a crawl; such reads are limited
 
     @property
     def path_params(self) -> list[str]:
@@ -263,7 +263,8 @@ def read_query(form: type[F], request: Request) -> F:
             raise InvalidInput(shorten(name), "contains a NUL character", "leave it out")
         if field is not None and field.kind is int and not WHOLE.fullmatch(value):
             raise InvalidInput(name, f"cannot be {shorten(value)!r}", f"give {field.accepts}")
-        if field is not None and value.lower() == "null" and field.kind is not str:  # `null` would be read as an absent parameter
+        # `null` would be read as an absent parameter
+        if field is not None and value.lower() == "null" and field.kind is not str:
             raise InvalidInput(name, f"cannot be {value!r}", f"give {field.accepts}")
         if field is not None and get_origin(field.kind) is list:
             values.setdefault(name, []).append(value)

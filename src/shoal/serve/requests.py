@@ -84,7 +84,8 @@ HEADER = "Idempotency-Key"
 LOCATION = "Location"
 
 Create = Callable[[IdempotencyRecord], Awaitable[Json]]
-"""Creates the object with the id in this record. If a request with the same key has already created the object, it is shown instead."""
+"""Creates the object with the id in this record. If a request with the same key has already created the object, it is
+shown instead."""
 
 
 async def respond_once(
