@@ -484,12 +484,12 @@ async def test_a_reason_for_skipping_leads_to_the_urls_with_their_sources_and_th
     assert f'href="{path}?skipped=excluded"' in frontier.html
     assert "listed only if" not in frontier.text
     seen = await visitor.get(f"{path}?skipped=excluded")
-    row = f"{SITE}/menu {SITE}/private/1 All pages that link to it x a It matches the exclude pattern `/private`."
+    row = f"{SITE}/menu {SITE}/private/1 All pages that link to this URL x a It matches the exclude pattern `/private`."
     assert (row in seen.text, seen.text.count("It matches")) == (True, 1)
     assert "mailto:" not in seen.text
     forbidden = await visitor.get(f"{path}?skipped=robots")
     assert (
-        f"{SITE}/cart All pages that link to it x a Line 2 of the robots.txt forbids it: Disallow: /cart"
+        f"{SITE}/cart All pages that link to this URL x a Line 2 of the robots.txt forbids it: Disallow: /cart"
         in forbidden.text
     )
     lines = (await visitor.get(f"{path}/jsonl?skipped=scheme")).html.splitlines()
@@ -502,7 +502,7 @@ async def test_a_reason_for_skipping_leads_to_the_urls_with_their_sources_and_th
     assert "This crawl did not store the URLs of links" in told.text
     await shop.app.database.run(lambda tx: shop.app.crawls.store.add_counts(tx, plain.number, OUTSIDE, skipped))
     told = await visitor.get(f"/crawls/{plain.id}/frontier")
-    assert "URLs and their source pages are listed only if the crawl stores its links." in told.text
+    assert "The URLs and the pages that link to them are listed only if the crawl stores its links." in told.text
 
 
 async def test_pages_are_sorted_by_their_numbers_and_by_the_pages_that_link_to_them(

@@ -168,7 +168,7 @@ async def test_a_lost_node_has_no_score_and_no_runs(shop: ServedController, visi
         seen = await visitor.get(path)
         assert "Lost" in seen.text
         assert ("1 / 2" in seen.text, "job_1" in seen.text, "0.85" in seen.text) == (path != "/fleet", False, False)
-    assert "What it reported last" in seen.text
+    assert "Last reported values" in seen.text
     answer = (await shop.ask("/api/v1/nodes/crawler-1")).json
     assert (answer["state"], answer["health_score"]) == ("lost", 0)
 
@@ -192,7 +192,7 @@ async def test_all_nodes_get_a_command_only_after_a_question(shop: ServedControl
         await register(shop.app.fleet.nodes, name)
     await visitor.get("/fleet")
     asked = await visitor.post("/fleet/commands", {"action": "drain"})
-    assert "Give every node this command?" in asked.text
+    assert "Send this command to every node?" in asked.text
     assert await shop.app.fleet.nodes.commands_of("crawler-1") == []
     seen = await visitor.post("/fleet/commands", {"action": "drain", "confirmed": "yes"})
     assert "2 nodes were given the command." in seen.text

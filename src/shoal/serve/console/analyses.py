@@ -68,8 +68,8 @@ class AnalysesPage(LivePage):
         language = view.language
         states = [(state.value, language(word)) for state, word in LABELS.items()]
         suggestions = {
-            "state": suggestion(language("where it is"), states),
-            "crawl": suggestion(language("the id of a crawl"), [one.crawl_id for one, _ in context["rows"]]),
+            "state": suggestion(language("current state"), states),
+            "crawl": suggestion(language("id of a crawl"), [one.crawl_id for one, _ in context["rows"]]),
         }
         return {"suggestions": suggestions, "gates": [stored.name for stored in await self._gates.all()]}
 
@@ -186,7 +186,7 @@ class AnalysisPage(LivePage):
         }
 
     async def _baseline(self, analysis_id: str | None) -> dict[str, FindingCount] | None:
-        """Return the number of findings of the baseline by code; None without a baseline, or if it was removed."""
+        """Return the finding counts of the baseline by code; None without a baseline, or if it was removed."""
         if analysis_id is None:
             return None
         try:

@@ -252,10 +252,10 @@ def suggestions(language: Language) -> dict[str, object]:
     """Return the search qualifiers, with the states and kinds as suggestions."""
     states = [(state.value, language(word)) for state, word in LABELS.items()]
     return {
-        "state": suggestion(language("where it is"), [("dead", language("Dead letters")), *states]),
-        "kind": suggestion(language("what it does"), ("crawl", "page", "analysis")),
-        "run": suggestion(language("the id of a crawl, an analysis or a group")),
-        "lane": suggestion(language("whose workers may take it"), (SHARED_LANE,)),
+        "state": suggestion(language("current state"), [("dead", language("Dead letters")), *states]),
+        "kind": suggestion(language("kind of job"), ("crawl", "page", "analysis")),
+        "run": suggestion(language("id of a crawl, an analysis or a group")),
+        "lane": suggestion(language("shared, or the name of a node"), (SHARED_LANE,)),
     }
 
 

@@ -274,4 +274,4 @@ VERBS: Final[Mapping[str, Verb]] = {
 def given_to_all(name: str) -> Verb:
     """Return the verb for a command to all nodes, with a confirmation question."""
     verb = VERBS[name]
-    return replace(verb, question=message("Give every node this command?"), explanation=verb.label)
+    return replace(verb, question=message("Send this command to every node?"), explanation=verb.label)

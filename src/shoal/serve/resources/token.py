@@ -97,7 +97,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         message("Revoke"),
         message("The token was revoked."),
         message("Revoke this token?"),
-        message("Everybody who uses it is signed out within seconds. This cannot be undone."),
+        message("Everybody who uses this token is signed out within seconds. This cannot be undone."),
         TokenScope.ADMIN,
     ),
 }
