@@ -149,7 +149,7 @@ async def test_a_bulk_action_changes_everything_that_matches_after_a_question(
     assert {(await shop.app.crawls.get(one.id)).crawl.state for one in chosen} == {"stopped"}
     assert (await shop.app.crawls.get(other.id)).crawl.state == "queued"
     again = await visitor.post("/crawls/actions", [("action", "pause"), ("id", chosen[0].id), ("id", other.id)])
-    assert "1 crawl is being paused. 1 is in another state." in again.text
+    assert "1 crawl is being paused. 1 crawl was skipped because of its state." in again.text
 
 
 async def test_only_an_admin_removes_crawls(shop: ServedController, visitor: PlainBrowser) -> None:

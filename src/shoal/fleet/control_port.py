@@ -172,7 +172,7 @@ class ControlPort:
                 listener = socket.create_server(("", listen.port), family=family, dualstack_ipv6=both)
                 self._server = await loop.create_server(connection, sock=listener, backlog=BACKLOG)
         except OSError as error:
-            fix = "stop the process that uses it, or choose another with GRPC_LISTEN_ADDR"
+            fix = "stop the process that uses it, or choose a different port with GRPC_LISTEN_ADDR"
             raise BackendUnavailable(f"port {listen.port}", os.strerror(error.errno or 0).lower(), fix) from None
         return Address(listen.host, self._server.sockets[0].getsockname()[1])
 
