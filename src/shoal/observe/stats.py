@@ -16,7 +16,7 @@ EVERY: Final = timedelta(seconds=5)
 MOST_BOTS: Final = 10_000  # maximum number of bots per batch
 ENDS: Final = {"done": "done", "failed": "failed", "retried": "retried", "expired": "lost", "crashed": "lost"}
 PAGES: Final = "pages"  # used in place of a job kind for the number of pages by status class
-Counted = tuple[str, str]  # job kind, what happened
+Counted = tuple[str, str]  # job kind, and outcome
 Bot = tuple[str, str]  # token, and the name that the bot sends
 BOT_COUNTS: Final = (
     *("pulled", "results", "failures", "invalid_data", "late_results", "heartbeats", "late_heartbeats"),

@@ -34,12 +34,13 @@ Data = dict[str, Any] | list[Any] | str | None
 
 
 class PullForm(Form, frozen=True, kw_only=True):
-    """A pull request: a bot asks for jobs."""
+    """A request by a bot to pull jobs."""
 
     bot_id: Annotated[Name, describe("Name of the bot, for logs and statistics; jobs are leased to its token.")]
     capabilities: Annotated[
         list[Literal["http", "js", "special"]],
-        describe("What the bot supports. `js` does not include `http`.", min_length=1, max_length=3),
+        describe("Capabilities of the bot, for which it gets jobs. `js` does not include "
+            "`http`.", min_length=1, max_length=3),
     ] = field(default_factory=lambda: ["http"])
     max: Annotated[int, describe("Maximum number of jobs to return.", ge=1, le=MOST_JOBS)] = 1
     wait_seconds: Annotated[

@@ -81,7 +81,7 @@ class Certificate:
         if found == self._known:
             return PassResult()
         cert, key = self._settings.tls_cert, self._settings.tls_key
-        # validate first: a new certificate without its key would leave the context without a usable pair
+        # validate first: loading only half of the pair would leave the context without a usable certificate
         tls_of(self._settings)
         if cert is not None:
             self._context.load_cert_chain(cert, key)

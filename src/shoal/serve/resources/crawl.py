@@ -46,7 +46,7 @@ class Crawl(Resource, kw_only=True):
     created_at: Moment
     started_at: Moment | None
     finished_at: Moment | None
-    records: Annotated[int, describe("Number of page records: those of pages, and those of errors without a response "
+    records: Annotated[int, describe("Number of page records: one per page, and one per error without a response "
         "(`responses.none`).")]
     pages: Annotated[int, describe("URLs that returned an HTTP response.")]
     errors: Annotated[int, describe("URLs that returned no response, or a response that cannot be used.")]

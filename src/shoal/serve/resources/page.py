@@ -56,7 +56,8 @@ class PageRecord(Resource, kw_only=True):
         describe("How the wait for the rendered page ended: the page settled, the selector matched, or the time was "
             "up."),
     ]
-    error: Annotated[PageError | None, describe("What went wrong; a page can have both a status and an error.")]
+    error: Annotated[PageError | None, describe("The error, if there was one; a page can have both a status and an "
+        "error.")]
     data: Annotated[dict[str, Any] | None, describe("Data extracted by the rule set.")]
 
     example: ClassVar = {

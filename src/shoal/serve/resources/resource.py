@@ -1,4 +1,4 @@
-"""The base of the structs that endpoints return, what people may do with a resource, and what several structs use."""
+"""The base class of the structs that endpoints return, the actions on resources, and shared types."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

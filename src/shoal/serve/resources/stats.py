@@ -110,4 +110,4 @@ class Readiness(Resource, kw_only=True):
     status: Annotated[str, describe("`ok` or `unavailable`.")]
     store: Annotated[str, describe("`ok`, or the error code of the store.")]
     bodies: Annotated[str | UnsetType, describe("`storage_full` while the body store is full.")] = UNSET
-    detail: Annotated[str | UnsetType, describe("What is wrong or degraded.")] = UNSET
+    detail: Annotated[str | UnsetType, describe("Explanation, if something is unavailable or degraded.")] = UNSET

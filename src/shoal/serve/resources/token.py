@@ -18,7 +18,7 @@ class Token(Resource, kw_only=True):
     id: Annotated[str, describe("Id of the token, which is not a secret.")]
     name: Annotated[str, describe("Descriptive name.")]
     state: Annotated[str, describe("valid, expired or revoked.")]
-    scopes: Annotated[list[TokenScope], describe("What the token may do.")]
+    scopes: Annotated[list[TokenScope], describe("Scopes of the token: the kinds of requests that it allows.")]
     node_id: Annotated[str | None, describe("The only node that may use the token, if its scope is `node`.")]
     made_by: Annotated[str, describe("Id of the token that created it, or `local`.")]
     created_at: datetime
