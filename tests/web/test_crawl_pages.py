@@ -256,8 +256,8 @@ async def test_a_page_shows_how_the_crawl_came_to_it_and_its_history(
     assert "A sitemap lists it." in orphan.text
     assert "No page links to it" in orphan.text
     seen = await visitor.get(f"/pages/{crawl.id}~{first}")
-    assert f"A link on {SITE}/b led to it, at depth 2." in seen.text
-    assert re.search(r"History .* this one 200 0.B the same .* ago 200 0.B different", seen.text)
+    assert f"It was found by a link on {SITE}/b, at depth 2." in seen.text
+    assert re.search(r"History .* this crawl 200 0.B the same .* ago 200 0.B different", seen.text)
     assert "It is a seed." in (await visitor.get(f"/pages/{crawl.id}~{second}")).text
     visitor.headers["Accept-Language"] = "fr"
     assert "à la profondeur 2" in (await visitor.get(f"/pages/{crawl.id}~{first}")).text
@@ -560,4 +560,4 @@ async def test_a_time_that_is_left_is_told_only_if_it_can_be_computed(
     assert "at this rate" not in (await visitor.get(f"/crawls/{crawl.id}")).text
     await move(shop, crawl, states.run())
     seen = await visitor.get(f"/crawls/{crawl.id}")
-    assert "at this rate, the known ones take about 30\N{NO-BREAK SPACE}s" in unescape(seen.html)
+    assert "at this rate, the known URLs take about 30\N{NO-BREAK SPACE}s" in unescape(seen.html)

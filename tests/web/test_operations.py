@@ -195,7 +195,7 @@ async def test_all_nodes_get_a_command_only_after_a_question(shop: ServedControl
     assert "Send this command to every node?" in asked.text
     assert await shop.app.fleet.nodes.commands_of("crawler-1") == []
     seen = await visitor.post("/fleet/commands", {"action": "drain", "confirmed": "yes"})
-    assert "2 nodes were given the command." in seen.text
+    assert "The command was sent to 2 nodes." in seen.text
 
 
 async def test_a_policy_is_created_changed_run_and_removed(shop: ServedController, visitor: PlainBrowser) -> None:
@@ -478,7 +478,7 @@ async def test_settings_are_for_administrators_and_hide_secrets(sqlite_url: str)
         page = await visitor.get("/settings")
         assert "DATABASE_URL" in page.text
         assert "hunter2" not in page.html
-        assert re.search(r"The store has [\d.]+.[kM]B\.", page.text)
+        assert re.search(r"The store uses [\d.]+.[kM]B\.", page.text)
         assert "Dead letters 30 days SHOAL_DEAD_RETENTION" in page.text
         assert re.search(r"Pages until their crawl is removed 0 ", page.text)
         await visitor.sign_in(await shop.token("viewer"))

@@ -29,7 +29,7 @@ class Group(Resource, kw_only=True):
     finished_at: Moment | None
     crawl_config: Annotated[dict[str, Any], describe("Fetch options; secrets are masked.")]
     rules: Annotated[dict[str, Any] | None, describe("Rule set with the data to extract from each page.")]
-    rule_set: Annotated[dict[str, Any] | None, describe("The same as `rules`.")]
+    rule_set: Annotated[dict[str, Any] | None, describe("Older name of `rules`, with the same value.")]
 
     example: ClassVar = {
         "id": "grp_01hr2v8k3m4n5p6q",

@@ -163,7 +163,7 @@ class Quota(Resource, kw_only=True):
 
     scope: Annotated[str, describe("The quota key, such as `project:NAME`.")]
     limit: Annotated[int, describe("Maximum number of jobs that run at the same time.")]
-    most: Annotated[int, describe("The same as `limit`.")]
+    most: Annotated[int, describe("Older name of `limit`, with the same value.")]
     locked: Annotated[int, describe("Jobs that are running.")]
     parked: Annotated[int, describe("Jobs that wait for the quota.")]
 
