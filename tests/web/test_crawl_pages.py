@@ -254,7 +254,7 @@ async def test_a_page_shows_how_the_crawl_came_to_it_and_its_history(
     first, second, _, alone = sorted({int(number) for number in re.findall(rf"{crawl.id}~(\d+)", pages.html)})
     orphan = await visitor.get(f"/pages/{crawl.id}~{alone}")
     assert "A sitemap lists it." in orphan.text
-    assert "No page links to it" in orphan.text
+    assert "No page links to this URL" in orphan.text
     seen = await visitor.get(f"/pages/{crawl.id}~{first}")
     assert f"It was found by a link on {SITE}/b, at depth 2." in seen.text
     assert re.search(r"History .* this crawl 200 0.B the same .* ago 200 0.B different", seen.text)

@@ -147,8 +147,9 @@ MESSAGES: Mapping[str, LogMessage] = {
     "JobsHeldBack": debug("{source} created no {kind} jobs: {why}"),
     "JobsReturned": debug("{count} jobs were moved from private lanes to the shared lane"),
     "LaneReturned": info("{returned} jobs were moved to the shared lane, because node {node_id} leases none"),
-    "NodeDisconnected": warning("session of node {node_id} was interrupted; the node is lost unless it reconnects in "
-        "time"),
+    "NodeDisconnected": warning(
+        "session of node {node_id} was interrupted; the node is lost unless it reconnects in time"
+    ),
     "NodeLeft": info("node {node_id} deregistered; {returned} jobs were moved to the shared lane"),
     "NodeLost": warning(
         "node {node_id} is lost after {silent_seconds:.0f} s without a heartbeat; {returned} jobs were moved to the "
@@ -248,9 +249,7 @@ MESSAGES: Mapping[str, LogMessage] = {
     "CrawlInterrupted": warning("crawl {crawl_id} is interrupted and will be restarted as soon as possible: {error}"),
     "RobotsOutOfReach": warning("store not available for the robots.txt of {origin}: {error}"),
     "RobotsRead": debug("robots.txt {state}"),
-    "SinkMissedEvents": warning(
-        "{sink} accepted no events for SHOAL_EVENTS_KEEP_MAX: the missed events were removed"
-    ),
+    "SinkMissedEvents": warning("{sink} accepted no events for SHOAL_EVENTS_KEEP_MAX: the missed events were removed"),
     "SitemapSettled": debug(
         "sitemap {url} lists {listed} URLs",
         of="how",

@@ -33,8 +33,9 @@ class FleetMetrics:
         self._part = family(
             "shoal_grpc_node_health_part", "Parts of the health score of a node, each from 0 to 1.", "node_id", "part"
         )
-        self._depth = family("shoal_grpc_node_queue_depth", "Jobs that wait in the private lane (queue) of a "
-            "node.", "node_id")
+        self._depth = family(
+            "shoal_grpc_node_queue_depth", "Jobs that wait in the private lane (queue) of a node.", "node_id"
+        )
         self._heartbeat = family(
             "shoal_grpc_heartbeat", "Status messages received from a node.", "node_id", counts=True
         )
@@ -50,15 +51,16 @@ class FleetMetrics:
             "shoal_grpc_dispatch", "Jobs that were assigned to a lane, by target node or `shared_queue`.", "target"
         )
         self._fallbacks = counter(
-            "shoal_grpc_dispatch_fallback", "Jobs that were assigned to the shared lane because no node could accept "
-                "them."
+            "shoal_grpc_dispatch_fallback",
+            "Jobs that were assigned to the shared lane because no node could accept them.",
         )
         self._lost = counter("shoal_nodes_lost", "Nodes that were declared lost after three missed heartbeats.")
         self._returned = counter(
             "shoal_lane_jobs_returned", "Jobs that were moved from the lane of an absent node to the shared lane."
         )
-        self._commands = counter("shoal_node_commands", "Node commands that have reached a final state, by "
-            "outcome.", "state")
+        self._commands = counter(
+            "shoal_node_commands", "Node commands that have reached a final state, by outcome.", "state"
+        )
         self._pressure = gauge(
             "shoal_back_pressure", "Load on which back-pressure is based; above 0.8, new jobs are delayed.", "slots"
         )
@@ -149,8 +151,9 @@ class Metrics:
         self._jobs_failed = self._counter("shoal_jobs_failed", "Jobs whose last attempt failed.", "kind")
         self._jobs_expired = self._counter("shoal_jobs_expired", "Jobs that became dead letters.", "kind")
         self._jobs_retried = self._counter("shoal_jobs_retried", "Failed attempts that are retried.", "kind")
-        self._leases_ended = self._counter("shoal_leases_ended", "Ended leases, by the way in which they "
-            "ended.", "kind", "how")
+        self._leases_ended = self._counter(
+            "shoal_leases_ended", "Ended leases, by the way in which they ended.", "kind", "how"
+        )
         self._lease_wait = self._histogram(
             "shoal_lease_wait_seconds", "Time between the due time of a job and its lease.", "kind"
         )
@@ -162,15 +165,17 @@ class Metrics:
         self._page_bytes = self._counter(
             "shoal_page_bytes", "Bytes of pages as received (before decompression).", "status_class"
         )
-        self._holds = self._counter("shoal_host_holds", "Number of times that a host was put on hold, by "
-            "reason.", "why")
+        self._holds = self._counter(
+            "shoal_host_holds", "Number of times that a host was put on hold, by reason.", "why"
+        )
         self._children_lost = self._counter("shoal_children_lost", "Child processes that died while running a job.")
         self._store_failures = self._counter(
             "shoal_store_failures", "Calls to the store that failed because it was not available."
         )
         self._storage_full = self._gauge(
-            "shoal_storage_full", "1 while the storage is full, else 0. While it is full, jobs that need the storage "
-                "are not leased.", "storage"
+            "shoal_storage_full",
+            "1 while the storage is full, else 0. While it is full, jobs that need the storage are not leased.",
+            "storage",
         )
         for storage in STORAGES:
             self._storage_full.labels(storage).set(0)
@@ -180,8 +185,9 @@ class Metrics:
         )
         self._results = self._counter("shoal_results", "Accepted results of page jobs.", "kind")
         self._results_timed = self._counter("shoal_results_timed", "Accepted results that report a duration.", "kind")
-        self._result_seconds = self._counter("shoal_result_seconds", "Sum of the durations that results "
-            "report.", "kind")
+        self._result_seconds = self._counter(
+            "shoal_result_seconds", "Sum of the durations that results report.", "kind"
+        )
         self._bot_pulls = self._counter("shoal_bot_pulls", "Requests by bots to pull jobs.")
         self._bot_jobs = self._counter("shoal_bot_jobs", "Jobs leased to bots.")
         self._late = self._histogram(
@@ -190,14 +196,15 @@ class Metrics:
             "sample: its maximum.",
         )
         self._outbox_lag = self._histogram(
-            "shoal_outbox_lag_seconds", "Time from the commit of an event until the forwarder gives the event its "
-                "sequence number."
+            "shoal_outbox_lag_seconds",
+            "Time from the commit of an event until the forwarder gives the event its sequence number.",
         )
-        self._deliveries = self._counter("shoal_deliveries", "Attempts to deliver events to webhooks, by "
-            "result.", "result")
+        self._deliveries = self._counter(
+            "shoal_deliveries", "Attempts to deliver events to webhooks, by result.", "result"
+        )
         self._refusals = self._counter(
-            "shoal_callers_refused", "Requests with invalid credentials. Requests from throttled addresses are not "
-                "counted."
+            "shoal_callers_refused",
+            "Requests with invalid credentials. Requests from throttled addresses are not counted.",
         )
         self._fleet = FleetMetrics(self._counter, self._gauge, self._family)
         self.registry.register(self._fleet)

@@ -39,8 +39,9 @@ class PullForm(Form, frozen=True, kw_only=True):
     bot_id: Annotated[Name, describe("Name of the bot, for logs and statistics; jobs are leased to its token.")]
     capabilities: Annotated[
         list[Literal["http", "js", "special"]],
-        describe("Capabilities of the bot, for which it gets jobs. `js` does not include "
-            "`http`.", min_length=1, max_length=3),
+        describe(
+            "Capabilities of the bot, for which it gets jobs. `js` does not include `http`.", min_length=1, max_length=3
+        ),
     ] = field(default_factory=lambda: ["http"])
     max: Annotated[int, describe("Maximum number of jobs to return.", ge=1, le=MOST_JOBS)] = 1
     wait_seconds: Annotated[
@@ -66,8 +67,8 @@ class MetaForm(Form, frozen=True, kw_only=True):
         Annotated[float, Meta(ge=0, le=10_000_000)] | None, describe("Duration of the fetch in seconds.")
     ] = None
     error: Annotated[
-        ErrorForm | Annotated[str, Meta(max_length=10_000)] | None, describe("Error with which the fetch failed: "
-            "{code, message}, or text.")
+        ErrorForm | Annotated[str, Meta(max_length=10_000)] | None,
+        describe("Error with which the fetch failed: {code, message}, or text."),
     ] = None
     html_hash: Annotated[
         Annotated[str, Meta(max_length=200)] | None, describe("Content hash; stable until the page changes.")

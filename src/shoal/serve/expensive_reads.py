@@ -64,8 +64,9 @@ class ExpensiveReads:
         who = caller_of(request).who
         places = self._callers.setdefault(who, _Places())
         if places.taken >= AT_ONCE + WAITING:
-            raise RateLimited(f"{places.taken} large reads of this caller are already running or "
-                f"waiting", RETRY_SECONDS)
+            raise RateLimited(
+                f"{places.taken} large reads of this caller are already running or waiting", RETRY_SECONDS
+            )
         places.taken += 1
         running = False
 

@@ -140,8 +140,9 @@ JobName = Annotated[str, Meta(min_length=1, max_length=300)]
 
 
 class ResultDiffQuery(Form, frozen=True, kw_only=True, rename={"before": "from", "after": "to"}):
-    before: Annotated[JobName | None, describe("Job with the older result. Default: the last success before the "
-        "newer result.")] = None
+    before: Annotated[
+        JobName | None, describe("Job with the older result. Default: the last success before the newer result.")
+    ] = None
     after: Annotated[JobName | None, describe("Job with the newer result. Default: the last success.")] = None
 
 

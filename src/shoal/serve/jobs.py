@@ -44,8 +44,10 @@ class JobQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
     state: InState = None
     run_id: OfRun = None
     lane: InLane = None
-    dead: Annotated[bool | None, describe("True: only dead letters (failed or expired). False: only jobs that are "
-        "not dead letters.")] = None
+    dead: Annotated[
+        bool | None,
+        describe("True: only dead letters (failed or expired). False: only jobs that are not dead letters."),
+    ] = None
 
 
 class RetryForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):

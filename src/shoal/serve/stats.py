@@ -64,9 +64,9 @@ MOST_BOTS = 100
 
 class StatsQuery(Form, frozen=True, kw_only=True):
     hours: Annotated[int, describe("Number of hours to show, including the current one.", ge=1, le=720)] = 24
-    kind: Annotated[
-        Literal["page", "crawl", "analysis"] | None, describe("Kind of jobs in the hourly statistics.")
-    ] = None
+    kind: Annotated[Literal["page", "crawl", "analysis"] | None, describe("Kind of jobs in the hourly statistics.")] = (
+        None
+    )
 
 
 class StatsApi:

@@ -219,8 +219,11 @@ class CrawlsPage(LivePage):
         if going_on:
             text += " " + language.plural(*REMOVING, going_on)
         if skipped:
-            text += " " + language.plural("{count} crawl was skipped because of its state.", "{count} crawls were "
-                "skipped because of their state.", skipped)
+            text += " " + language.plural(
+                "{count} crawl was skipped because of its state.",
+                "{count} crawls were skipped because of their state.",
+                skipped,
+            )
         if len(ids) == MOST_AT_ONCE:
             text += " " + language("Repeat the action for the remaining crawls.")
         return Notice(f"{text} {problem}".strip(), is_problem=bool(problem))

@@ -177,8 +177,9 @@ class PagePage:
         _, page = await self._page(request.path_param("page_id"))
         picture = await self._copies.screenshot(page)
         if picture is None:
-            raise NotFound("screenshot", request.path_param("page_id"), "the page was not rendered, or its "
-                "screenshot was not kept")
+            raise NotFound(
+                "screenshot", request.path_param("page_id"), "the page was not rendered, or its screenshot was not kept"
+            )
         return Response(picture, headers={"Content-Security-Policy": SANDBOX}, media_type="image/png")
 
     async def _page(self, page_id: str) -> tuple[Crawl, Page]:
@@ -187,8 +188,9 @@ class PagePage:
         is_number = number.isascii() and number.isdecimal() and len(number) < 18
         page = await self._pages.get(crawl.number, int(number)) if is_number else None
         if page is None:
-            raise NotFound("page", page_id, "the page may have been fetched again; look for its URL in the pages of "
-                "the crawl")
+            raise NotFound(
+                "page", page_id, "the page may have been fetched again; look for its URL in the pages of the crawl"
+            )
         return crawl, page
 
     async def _links(self, crawl: Crawl, page: Page) -> list[LinkOut]:

@@ -46,8 +46,9 @@ class Analysis(Resource, kw_only=True):
     state_reason: str | None
     error: Annotated[CrawlError | None, describe("Why the analysis failed, if it did.")]
     findings: Annotated[int | None, describe("Number of findings; null before the analysis has finished.")]
-    gate: Annotated[str | None, describe("Name of the gate; null if there is no gate, or if its rules were given "
-        "without a name.")]
+    gate: Annotated[
+        str | None, describe("Name of the gate; null if there is no gate, or if its rules were given without a name.")
+    ]
     baseline: Annotated[str | None, describe("The analysis that the gate compares with.")]
     commit: Annotated[ForgeCommit | None, describe("The commit whose status shows the verdict.")]
     verdict: Annotated[Verdict | None, describe("Verdict of the gate; null without a gate, or before the end.")]
@@ -143,8 +144,9 @@ class CommitStatus(Resource, kw_only=True):
 
     state: Annotated[CommitState, describe("The state that the commit should show.")]
     description: Annotated[str, describe("The sentence that the forge shows beside the state.")]
-    shown: Annotated[CommitState | None, describe("The state that the commit shows; null if nothing has been "
-        "published yet.")]
+    shown: Annotated[
+        CommitState | None, describe("The state that the commit shows; null if nothing has been published yet.")
+    ]
     error: Annotated[
         str | None,
         describe("Why the last attempt to publish the status failed. Publishing is retried for up to a day."),
@@ -154,13 +156,15 @@ class CommitStatus(Resource, kw_only=True):
 class AnalysisDetail(Analysis, kw_only=True):
     """An analysis with its measurements."""
 
-    metrics: Annotated[dict[str, float] | None, describe("The metrics that gates compare; null before the analysis "
-        "has finished.")]
+    metrics: Annotated[
+        dict[str, float] | None, describe("The metrics that gates compare; null before the analysis has finished.")
+    ]
     codes: Annotated[list[FindingCount], describe("The codes that have findings, most serious first.")]
     analyzers: Annotated[list[AnalyzerOutcome], describe("The outcome of each analyzer.")]
     summary: Annotated[dict[str, Any] | None, describe("Distributions over all pages, such as status by depth.")]
-    commit_status: Annotated[CommitStatus | None, describe("The status that the commit should show; null without a "
-        "commit.")]
+    commit_status: Annotated[
+        CommitStatus | None, describe("The status that the commit should show; null without a commit.")
+    ]
 
     example: ClassVar = Analysis.example | {
         "metrics": {"pages": 120.0, "broken_links": 3.0},
@@ -260,8 +264,8 @@ class StoredGate(Resource, kw_only=True):
     fail: Annotated[list[str], describe("Finding codes that fail the gate if there is any finding with one of them.")]
     min_pages: Annotated[int, describe("The verdict is inconclusive if the crawl has fewer pages.")]
     min_pages_percent: Annotated[
-        float, describe("The verdict is inconclusive if the crawl has fewer than this percentage of the baseline's "
-            "pages.")
+        float,
+        describe("The verdict is inconclusive if the crawl has fewer than this percentage of the baseline's pages."),
     ]
     created_at: Moment
     changed_at: Annotated[Moment, describe("When the gate was last changed.")]

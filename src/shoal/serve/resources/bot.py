@@ -110,7 +110,8 @@ class BotSeen(Resource, kw_only=True):
     invalid_data: Annotated[int, describe("Number of accepted results that lack a required field of their rule set.")]
     late_results: Annotated[int, describe("Number of results that were rejected because their lease was not valid.")]
     heartbeats: Annotated[int, describe("Number of heartbeats that renewed a lease.")]
-    late_heartbeats: Annotated[int, describe("Number of heartbeats that were rejected because their lease was not "
-        "valid.")]
+    late_heartbeats: Annotated[
+        int, describe("Number of heartbeats that were rejected because their lease was not valid.")
+    ]
     lost_leases: Annotated[int, describe("Number of leases that expired without a result or a heartbeat.")]
     seen_at: Annotated[Moment, describe("Time of the bot's last request.")]

@@ -46,21 +46,21 @@ class Crawl(Resource, kw_only=True):
     created_at: Moment
     started_at: Moment | None
     finished_at: Moment | None
-    records: Annotated[int, describe("Number of page records: one per page, and one per error without a response "
-        "(`responses.none`).")]
+    records: Annotated[
+        int, describe("Number of page records: one per page, and one per error without a response (`responses.none`).")
+    ]
     pages: Annotated[int, describe("URLs that returned an HTTP response.")]
     errors: Annotated[int, describe("URLs that returned no response, or a response that cannot be used.")]
     responses: Annotated[Responses, describe("Pages by HTTP status class.")]
     queued: Annotated[int, describe("URLs that are waiting or being fetched.")]
-    skipped: Annotated[dict[str, int], describe("Number of URLs that were not requested, by reason; `trap` counts "
-        "quarantined URLs.")]
+    skipped: Annotated[
+        dict[str, int], describe("Number of URLs that were not requested, by reason; `trap` counts quarantined URLs.")
+    ]
     bytes: Annotated[int, describe("Bytes received.")]
     not_modified: Annotated[int, describe("Pages that a server reported as unchanged (304).")]
     bytes_saved: Annotated[int, describe("Bytes not transferred because pages were unchanged.")]
     stayed_empty: Annotated[int, describe("Rendered pages that stayed empty: no links, and hardly any words.")]
-    depth_reached: Annotated[
-        int, describe("Largest `depth` of a page of the crawl.")
-    ]
+    depth_reached: Annotated[int, describe("Largest `depth` of a page of the crawl.")]
     worked_seconds: Annotated[
         float, describe("Time during which workers ran this crawl; time in which several workers ran it counts once.")
     ]
@@ -168,13 +168,14 @@ class CrawlDetail(Crawl, kw_only=True):
     """A crawl with the hosts it is waiting for and the seeds that failed."""
 
     held_hosts: Annotated[
-        list[HeldHost], describe("Hosts that asked for a pause (429 or 503) while URLs of this crawl are waiting for "
-            "them.")
+        list[HeldHost],
+        describe("Hosts that asked for a pause (429 or 503) while URLs of this crawl are waiting for them."),
     ]
     failed_seeds: Annotated[
         list[FailedSeed],
-        describe("All seeds, if the crawl has ended and every seed failed with 4xx, 5xx or no response; otherwise "
-            "empty."),
+        describe(
+            "All seeds, if the crawl has ended and every seed failed with 4xx, 5xx or no response; otherwise empty."
+        ),
     ]
     dead_seeds: Annotated[
         list[FailedSeed],
@@ -218,8 +219,9 @@ class HostPoliteness(Resource, kw_only=True):
 
     origin: Annotated[str, describe("Scheme, host and port.")]
     pages: Annotated[int, describe("Pages fetched from the host.")]
-    requests_per_second: Annotated[float | None, describe("Pages per second of crawling time; null before the first "
-        "page.")]
+    requests_per_second: Annotated[
+        float | None, describe("Pages per second of crawling time; null before the first page.")
+    ]
     delay_seconds: Annotated[
         float, describe("Delay between requests: our own or the Crawl-delay of robots.txt, whichever is longer.")
     ]
@@ -233,8 +235,9 @@ class HostPoliteness(Resource, kw_only=True):
     crawl_delay_clamped: Annotated[bool, describe("Whether the `Crawl-delay` is longer than the maximum.")]
     holds: Annotated[dict[str, int], describe("How many times the host asked for a pause, by response status.")]
     hold_seconds: Annotated[float, describe("Total duration of these pauses.")]
-    held_until: Annotated[Moment | None, describe("No request is sent to the host before this time; null if it is "
-        "not paused.")]
+    held_until: Annotated[
+        Moment | None, describe("No request is sent to the host before this time; null if it is not paused.")
+    ]
 
     @classmethod
     def of(cls, receipt: politeness.HostReceipt) -> Self:

@@ -41,8 +41,9 @@ class CodeDifferences(Resource, kw_only=True):
     new: Annotated[int, describe("Findings that only the later analysis has.")]
     fixed: Annotated[int, describe("Findings that only the earlier analysis has.")]
     open: Annotated[int, describe("Findings that both analyses have.")]
-    complete: Annotated[bool, describe("False if there are so many findings that only some of them are stored and "
-        "compared.")]
+    complete: Annotated[
+        bool, describe("False if there are so many findings that only some of them are stored and compared.")
+    ]
 
 
 class FindingDifferences(Resource, kw_only=True):

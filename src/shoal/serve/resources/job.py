@@ -51,16 +51,20 @@ class Job(Resource, kw_only=True):
     run_id: Annotated[str | None, describe("Crawl, analysis or group that the job belongs to.")]
     lane: Annotated[str, describe("Queue in which the job waits: `shared`, or the private queue of a node.")]
     capability: Annotated[
-        str, describe("Capability that a worker or bot needs to run the job: `http`, `js` or `special`; for a "
-            "scrape, `scrape` or `scrape_js`.")
+        str,
+        describe(
+            "Capability that a worker or bot needs to run the job: `http`, `js` or `special`; for a "
+            "scrape, `scrape` or `scrape_js`."
+        ),
     ]
     priority: int
     scopes: Annotated[list[str], describe("Quota keys that the job counts against.")]
     dedupe_key: Annotated[str | None, describe("No second job with this key is created while this job waits or runs.")]
     attempts: Annotated[int, describe("Number of failed attempts.")]
     max_attempts: Annotated[int, describe("Number of failed attempts after which the job fails.")]
-    crash_count: Annotated[int, describe("Number of workers that were lost while they ran the job, since it last "
-        "made progress.")]
+    crash_count: Annotated[
+        int, describe("Number of workers that were lost while they ran the job, since it last made progress.")
+    ]
     lease_epoch: Annotated[int, describe("Number of the current or last lease.")]
     locked_by: Annotated[str | None, describe("Lease holder: a worker process, or a bot as `bot/TOKEN/NAME`.")]
     locked_at: Annotated[Moment | None, describe("Start of the current lease.")]
@@ -131,8 +135,9 @@ class JobExplained(Resource, kw_only=True):
     state: JobState
     reason: Annotated[str, describe("Stable name of the reason.")]
     explanation: Annotated[str, describe("The reason in one sentence.")]
-    capability: Annotated[str, describe("Capability that a worker or bot needs to run the job: `http`, `js` or "
-        "`special`.")]
+    capability: Annotated[
+        str, describe("Capability that a worker or bot needs to run the job: `http`, `js` or `special`.")
+    ]
 
     example: ClassVar = {
         "job_id": Job.example["id"],
@@ -187,8 +192,9 @@ VERBS: Final[Mapping[str, Verb]] = {
         message("Cancel the job"),
         message("The job was cancelled; later results will be rejected."),
         message("Cancel this job?"),
-        message("The cancellation takes effect immediately. If a worker is running the job, its result will be "
-            "rejected."),
+        message(
+            "The cancellation takes effect immediately. If a worker is running the job, its result will be rejected."
+        ),
     ),
 }
 DEAD_LETTER_VERBS: Final[Mapping[str, Verb]] = {

@@ -57,8 +57,9 @@ class Node(Resource, kw_only=True):
     memory_bytes: Annotated[int, describe("Memory use of the node and its child processes.")]
     browsers: Annotated[int, describe("Browsers that run on the node.")]
     browser_pages: Annotated[int, describe("Pages in these browsers.")]
-    browser_slots: Annotated[int, describe("Maximum number of pages that the node renders at the same time; 0 if it "
-        "cannot render.")]
+    browser_slots: Annotated[
+        int, describe("Maximum number of pages that the node renders at the same time; 0 if it cannot render.")
+    ]
     uptime_seconds: Annotated[int, describe("Seconds since the start of the node.")]
     total_processed: Annotated[int, describe("Number of tasks since the start of the node.")]
     version: Annotated[str, describe("Version of Shoal that the node runs.")]
@@ -216,8 +217,9 @@ class NodeExplained(Resource, kw_only=True):
     score: Annotated[float, describe("Health score of the node.")]
     parts: Annotated[HealthParts, describe("The weighted parts of the health score; they add up to it.")]
     dispatch_share: Annotated[float, describe("Share of new jobs that the node gets while it has free slots.")]
-    rank: Annotated[int | None, describe("Rank of the node among the healthy nodes, by score; null if it is not "
-        "healthy.")]
+    rank: Annotated[
+        int | None, describe("Rank of the node among the healthy nodes, by score; null if it is not healthy.")
+    ]
     healthy_nodes: Annotated[int, describe("Number of healthy nodes.")]
     waiting_runs: Annotated[int, describe("Crawls and analyses in the lane of the node.")]
     waiting_pages: Annotated[int, describe("Page jobs in the lane of the node.")]

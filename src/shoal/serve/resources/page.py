@@ -30,8 +30,12 @@ class PageRecord(Resource, kw_only=True):
     url: Annotated[str, describe("The requested URL.")]
     final_url: Annotated[str | None, describe("URL after redirects.")]
     status: Annotated[int | None, describe("HTTP status of the last response; null if there was none.")]
-    depth: Annotated[int, describe("Number of links on the path from a seed by which the page was first found; 1 for "
-        "a URL from a sitemap.")]
+    depth: Annotated[
+        int,
+        describe(
+            "Number of links on the path from a seed by which the page was first found; 1 for a URL from a sitemap."
+        ),
+    ]
     parent: Annotated[str | None, describe("The page on which the URL was first found.")]
     content_type: Annotated[str | None, describe("The Content-Type header as sent.")]
     encoding: Annotated[str | None, describe("Character encoding that was used to decode the page.")]
@@ -53,11 +57,13 @@ class PageRecord(Resource, kw_only=True):
     rendered: Annotated[bool, describe("Whether a browser rendered the page.")]
     render_wait: Annotated[
         pages.RenderWait | None,
-        describe("How the wait for the rendered page ended: the page settled, the selector matched, or the time was "
-            "up."),
+        describe(
+            "How the wait for the rendered page ended: the page settled, the selector matched, or the time was up."
+        ),
     ]
-    error: Annotated[PageError | None, describe("The error, if there was one; a page can have both a status and an "
-        "error.")]
+    error: Annotated[
+        PageError | None, describe("The error, if there was one; a page can have both a status and an error.")
+    ]
     data: Annotated[dict[str, Any] | None, describe("Data extracted by the rule set.")]
 
     example: ClassVar = {
@@ -122,8 +128,9 @@ class PageLink(Resource, kw_only=True, rename={"source": "from", "target": "to"}
     rel: Annotated[str | None, describe("The attribute `rel`; null if the crawl does not store it.")]
     nofollow: Annotated[bool, describe("Whether the link, or its whole page, is marked nofollow.")]
     kind: Annotated[str | None, describe("Kind of the link; null if the crawl does not store it.")]
-    status: Annotated[int | None, describe("Status in the page record of the target; null if the target has no "
-        "record or no status.")]
+    status: Annotated[
+        int | None, describe("Status in the page record of the target; null if the target has no record or no status.")
+    ]
     error: Annotated[str | None, describe("Error code in the page record of the target, if there is one.")]
 
     example: ClassVar = {

@@ -21,8 +21,10 @@ POLICY_FORM: dict[str, Any] = {
 
 class Freshness(Resource, kw_only=True):
     age_seconds: Annotated[int | None, describe("Seconds since the last success; null if there was none.")]
-    stale: Annotated[bool, describe("Whether the last success is older than one interval of the frequency, or than "
-        "the last cron time.")]
+    stale: Annotated[
+        bool,
+        describe("Whether the last success is older than one interval of the frequency, or than the last cron time."),
+    ]
 
 
 class Policy(Resource, kw_only=True):
@@ -44,20 +46,24 @@ class Policy(Resource, kw_only=True):
     retries: Annotated[int, describe("Maximum number of retries.")]
     max_retry: Annotated[int, describe("Older name of `retries`, with the same value.")]
     queue: Annotated[
-        str | None, describe("Capability that a bot or worker needs: `http`, `js` or `special`. If null, it is `js` "
-            "for pages that need a browser, and `http` otherwise.")
+        str | None,
+        describe(
+            "Capability that a bot or worker needs: `http`, `js` or `special`. If null, it is `js` "
+            "for pages that need a browser, and `http` otherwise."
+        ),
     ]
     overlap: Annotated[
-        str, describe("What to do when a run is due while the previous run is still active: `skip`, `queue` or "
-            "`replace`.")
+        str,
+        describe("What to do when a run is due while the previous run is still active: `skip`, `queue` or `replace`."),
     ]
     adaptive: Annotated[dict[str, str] | None, describe("Bounds of the adaptive frequency.")]
     not_after: Annotated[Moment | None, describe("No run starts after this time.")]
     labels: dict[str, str]
     project: str
     enabled: Annotated[bool, describe("Whether runs of the policy are scheduled.")]
-    next_run_at: Annotated[Moment | None, describe("Time of the next run; null if the policy is disabled or has "
-        "ended.")]
+    next_run_at: Annotated[
+        Moment | None, describe("Time of the next run; null if the policy is disabled or has ended.")
+    ]
     last_run_at: Annotated[Moment | None, describe("Time of the last run.")]
     last_success_at: Annotated[Moment | None, describe("Time of the last success.")]
     live_job_id: Annotated[str | None, describe("The page job of this policy that is waiting or running.")]
@@ -120,8 +126,9 @@ class PolicyRun(Resource, kw_only=True):
 
     job_id: Annotated[str | None, describe("The job, if the policy fetches one page.")]
     crawl_id: Annotated[str | None, describe("The crawl, if the policy crawls a site.")]
-    duplicate: Annotated[bool, describe("True if the policy was already running; then the id is that of the active "
-        "run.")]
+    duplicate: Annotated[
+        bool, describe("True if the policy was already running; then the id is that of the active run.")
+    ]
 
 
 class Boost(Resource, kw_only=True):

@@ -18,9 +18,7 @@ class Scrape(Resource, kw_only=True):
     state: JobState
     explanation: Annotated[
         str | None,
-        describe(
-            "A sentence that explains why there is no result (yet); null if there is a result."
-        ),
+        describe("A sentence that explains why there is no result (yet); null if there is a result."),
     ]
     page: Annotated[
         PageRecord | None,

@@ -39,8 +39,12 @@ class BackPressure(Resource, kw_only=True):
         float | None,
         describe("Load: running jobs plus jobs in private lanes, divided by twice the slots; null without nodes."),
     ]
-    held: Annotated[bool, describe("Whether new jobs are delayed: no jobs are created for policies, and batches of "
-        "page jobs are rejected.")]
+    held: Annotated[
+        bool,
+        describe(
+            "Whether new jobs are delayed: no jobs are created for policies, and batches of page jobs are rejected."
+        ),
+    ]
     reason: Annotated[str | None, describe("Why new jobs are delayed, if they are.")]
 
     @classmethod
@@ -57,8 +61,9 @@ class Stats(Resource, kw_only=True):
     at: Annotated[Moment, describe("When crawls and jobs were counted.")]
     hours: Annotated[list[Hour], describe("Statistics by hour, newest first; hours without activity are omitted.")]
     bots: Annotated[list[BotSeen], describe("Up to 100 bots that asked for jobs in these hours, latest first.")]
-    back_pressure: Annotated[list[BackPressure], describe("Back-pressure by kind of slots; empty without a control "
-        "plane.")]
+    back_pressure: Annotated[
+        list[BackPressure], describe("Back-pressure by kind of slots; empty without a control plane.")
+    ]
 
     example: ClassVar = {
         "crawls": {"completed": 12, "running": 2},

@@ -24,11 +24,13 @@ class Webhook(Resource, kw_only=True):
     url: Annotated[str, describe("URL that receives the events.")]
     events: Annotated[list[str], describe("Event types to send; empty for all.")]
     enabled: Annotated[bool, describe("Whether events are sent.")]
-    reason: Annotated[str | None, describe("Why the webhook is disabled: `asked` (by a user), `gone` (response 410) "
-        "or `failing`.")]
+    reason: Annotated[
+        str | None, describe("Why the webhook is disabled: `asked` (by a user), `gone` (response 410) or `failing`.")
+    ]
     failing_since: Annotated[Moment | None, describe("Start of the time in which every delivery has failed.")]
-    held_until: Annotated[Moment | None, describe("No delivery is sent before this time, as the receiver requested "
-        "with Retry-After.")]
+    held_until: Annotated[
+        Moment | None, describe("No delivery is sent before this time, as the receiver requested with Retry-After.")
+    ]
     created_at: Moment
 
     example: ClassVar = {
@@ -182,8 +184,9 @@ VERBS: Final[Mapping[str, Verb]] = {
     "rotate": Verb(
         message("Replace the secret"),
         question=message("Replace the secret of this webhook?"),
-        explanation=message("The new secret is shown only once. For one day, deliveries are also signed with the old "
-            "secret."),
+        explanation=message(
+            "The new secret is shown only once. For one day, deliveries are also signed with the old secret."
+        ),
         scope=TokenScope.ADMIN,
     ),
     "enable": Verb(
