@@ -448,7 +448,7 @@ async def test_a_crawl_without_texts_of_links_says_so_and_lists_every_page_that_
     linking = [a_page(f"/{number}", links=links) for number in range(51)]
     await store_pages(shop.app, crawl, a_page("/gone", status=404, parent=f"{SITE}/0"), *linking)
     path = f"/crawls/{crawl.id}/links"
-    assert "This crawl did not store the texts of links." in (await visitor.get(path)).text
+    assert "This crawl did not store its links with their texts." in (await visitor.get(path)).text
     assert f"{path}?to=" in (await visitor.get(f"/crawls/{crawl.id}/broken")).html
     seen = await visitor.get(f"{path}?to={SITE}/gone")
     assert all(f"{SITE}/{number} " in seen.text for number in range(51))

@@ -465,7 +465,7 @@ async def test_the_browser_that_creates_the_first_token_stays_signed_in(
     assert "<option>admin</option>" in page.html
     assert "<option>viewer</option>" not in page.html
     made = await visitor.post("/settings/tokens", {"name": "me", "role": "admin"})
-    assert "This browser is signed in with it." in made.text
+    assert "This browser is signed in with the new token." in made.text
     assert "data-copy" in made.html
     assert (await shop.ask("/api/v1/tokens")).status == 401
     seen = await visitor.get("/settings")
