@@ -106,7 +106,7 @@ def test_a_crawl_from_the_form_is_followed_to_its_end_without_a_reload(visit: Vi
     page.select_option("#speed", "max")
     page.fill("#depth", "50")
     page.get_by_role("button", name="Preview the scope").click()
-    expect(page.locator("#preview")).to_contain_text("There is none, so every URL is allowed.")
+    expect(page.locator("#preview")).to_contain_text("The host has no robots.txt, so every URL is allowed.")
     site.allowed = 5
     page.get_by_role("button", name="Start crawl").click()
     badge(page, "In queue")
@@ -187,7 +187,7 @@ def test_a_search_line_is_completed_by_keyboard(visit: Visit, fleet: Fleet, site
     expect(field).to_be_focused()
     expect(options).to_have_count(4)
     page.keyboard.type("st")
-    expect(options).to_have_text(["state:where it is"])
+    expect(options).to_have_text(["state:current state"])
     page.keyboard.press("ArrowDown")
     expect(options.first).to_have_attribute("aria-selected", "true")
     page.keyboard.press("Enter")

@@ -140,6 +140,9 @@ async def test_an_error_that_nobody_foresaw_is_a_page_for_people_and_a_problem_f
 ) -> None:
     monkeypatch.setattr(shop.app.fleet.nodes, "list_all", None)  # what the page calls is not there
     seen = await visitor.get("/fleet")
-    assert (seen.status, "The server could not show this page; its log says why." in seen.text) == (500, True)
+    assert (seen.status, "The server could not show this page; the reason is in the server log." in seen.text) == (
+        500,
+        True,
+    )
     answer = await shop.ask("/api/v1/nodes")
     assert (answer.status, answer.json["code"]) == (500, "unexpected")

@@ -149,7 +149,7 @@ async def test_a_bulk_action_changes_everything_that_matches_after_a_question(
     assert {(await shop.app.crawls.get(one.id)).crawl.state for one in chosen} == {"stopped"}
     assert (await shop.app.crawls.get(other.id)).crawl.state == "queued"
     again = await visitor.post("/crawls/actions", [("action", "pause"), ("id", chosen[0].id), ("id", other.id)])
-    assert "1 crawl is being paused. 1 is in another state." in again.text
+    assert "1 crawl is being paused. 1 crawl was skipped because of its state." in again.text
 
 
 async def test_only_an_admin_removes_crawls(shop: ServedController, visitor: PlainBrowser) -> None:
@@ -254,10 +254,10 @@ async def test_a_page_shows_how_the_crawl_came_to_it_and_its_history(
     first, second, _, alone = sorted({int(number) for number in re.findall(rf"{crawl.id}~(\d+)", pages.html)})
     orphan = await visitor.get(f"/pages/{crawl.id}~{alone}")
     assert "A sitemap lists it." in orphan.text
-    assert "No page links to it" in orphan.text
+    assert "No page links to this URL" in orphan.text
     seen = await visitor.get(f"/pages/{crawl.id}~{first}")
-    assert f"A link on {SITE}/b led to it, at depth 2." in seen.text
-    assert re.search(r"History .* this one 200 0.B the same .* ago 200 0.B different", seen.text)
+    assert f"It was found by a link on {SITE}/b, at depth 2." in seen.text
+    assert re.search(r"History .* this crawl 200 0.B the same .* ago 200 0.B different", seen.text)
     assert "It is a seed." in (await visitor.get(f"/pages/{crawl.id}~{second}")).text
     visitor.headers["Accept-Language"] = "fr"
     assert "à la profondeur 2" in (await visitor.get(f"/pages/{crawl.id}~{first}")).text
@@ -448,7 +448,7 @@ async def test_a_crawl_without_texts_of_links_says_so_and_lists_every_page_that_
     linking = [a_page(f"/{number}", links=links) for number in range(51)]
     await store_pages(shop.app, crawl, a_page("/gone", status=404, parent=f"{SITE}/0"), *linking)
     path = f"/crawls/{crawl.id}/links"
-    assert "This crawl did not store the texts of links." in (await visitor.get(path)).text
+    assert "This crawl did not store its links with their texts." in (await visitor.get(path)).text
     assert f"{path}?to=" in (await visitor.get(f"/crawls/{crawl.id}/broken")).html
     seen = await visitor.get(f"{path}?to={SITE}/gone")
     assert all(f"{SITE}/{number} " in seen.text for number in range(51))
@@ -484,12 +484,12 @@ async def test_a_reason_for_skipping_leads_to_the_urls_with_their_sources_and_th
     assert f'href="{path}?skipped=excluded"' in frontier.html
     assert "listed only if" not in frontier.text
     seen = await visitor.get(f"{path}?skipped=excluded")
-    row = f"{SITE}/menu {SITE}/private/1 All pages that link to it x a It matches the exclude pattern `/private`."
+    row = f"{SITE}/menu {SITE}/private/1 All pages that link to this URL x a It matches the exclude pattern `/private`."
     assert (row in seen.text, seen.text.count("It matches")) == (True, 1)
     assert "mailto:" not in seen.text
     forbidden = await visitor.get(f"{path}?skipped=robots")
     assert (
-        f"{SITE}/cart All pages that link to it x a Line 2 of the robots.txt forbids it: Disallow: /cart"
+        f"{SITE}/cart All pages that link to this URL x a Line 2 of the robots.txt forbids it: Disallow: /cart"
         in forbidden.text
     )
     lines = (await visitor.get(f"{path}/jsonl?skipped=scheme")).html.splitlines()
@@ -502,7 +502,7 @@ async def test_a_reason_for_skipping_leads_to_the_urls_with_their_sources_and_th
     assert "This crawl did not store the URLs of links" in told.text
     await shop.app.database.run(lambda tx: shop.app.crawls.store.add_counts(tx, plain.number, OUTSIDE, skipped))
     told = await visitor.get(f"/crawls/{plain.id}/frontier")
-    assert "URLs and their source pages are listed only if the crawl stores its links." in told.text
+    assert "The URLs and the pages that link to them are listed only if the crawl stores its links." in told.text
 
 
 async def test_pages_are_sorted_by_their_numbers_and_by_the_pages_that_link_to_them(
@@ -560,4 +560,4 @@ async def test_a_time_that_is_left_is_told_only_if_it_can_be_computed(
     assert "at this rate" not in (await visitor.get(f"/crawls/{crawl.id}")).text
     await move(shop, crawl, states.run())
     seen = await visitor.get(f"/crawls/{crawl.id}")
-    assert "at this rate, the known ones take about 30\N{NO-BREAK SPACE}s" in unescape(seen.html)
+    assert "at this rate, the known URLs take about 30\N{NO-BREAK SPACE}s" in unescape(seen.html)

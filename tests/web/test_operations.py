@@ -168,7 +168,7 @@ async def test_a_lost_node_has_no_score_and_no_runs(shop: ServedController, visi
         seen = await visitor.get(path)
         assert "Lost" in seen.text
         assert ("1 / 2" in seen.text, "job_1" in seen.text, "0.85" in seen.text) == (path != "/fleet", False, False)
-    assert "What it reported last" in seen.text
+    assert "Last reported values" in seen.text
     answer = (await shop.ask("/api/v1/nodes/crawler-1")).json
     assert (answer["state"], answer["health_score"]) == ("lost", 0)
 
@@ -192,10 +192,10 @@ async def test_all_nodes_get_a_command_only_after_a_question(shop: ServedControl
         await register(shop.app.fleet.nodes, name)
     await visitor.get("/fleet")
     asked = await visitor.post("/fleet/commands", {"action": "drain"})
-    assert "Give every node this command?" in asked.text
+    assert "Send this command to every node?" in asked.text
     assert await shop.app.fleet.nodes.commands_of("crawler-1") == []
     seen = await visitor.post("/fleet/commands", {"action": "drain", "confirmed": "yes"})
-    assert "2 nodes were given the command." in seen.text
+    assert "The command was sent to 2 nodes." in seen.text
 
 
 async def test_a_policy_is_created_changed_run_and_removed(shop: ServedController, visitor: PlainBrowser) -> None:
@@ -465,7 +465,7 @@ async def test_the_browser_that_creates_the_first_token_stays_signed_in(
     assert "<option>admin</option>" in page.html
     assert "<option>viewer</option>" not in page.html
     made = await visitor.post("/settings/tokens", {"name": "me", "role": "admin"})
-    assert "This browser is signed in with it." in made.text
+    assert "This browser is signed in with the new token." in made.text
     assert "data-copy" in made.html
     assert (await shop.ask("/api/v1/tokens")).status == 401
     seen = await visitor.get("/settings")
@@ -478,7 +478,7 @@ async def test_settings_are_for_administrators_and_hide_secrets(sqlite_url: str)
         page = await visitor.get("/settings")
         assert "DATABASE_URL" in page.text
         assert "hunter2" not in page.html
-        assert re.search(r"The store has [\d.]+.[kM]B\.", page.text)
+        assert re.search(r"The store uses [\d.]+.[kM]B\.", page.text)
         assert "Dead letters 30 days SHOAL_DEAD_RETENTION" in page.text
         assert re.search(r"Pages until their crawl is removed 0 ", page.text)
         await visitor.sign_in(await shop.token("viewer"))

@@ -45,7 +45,7 @@ async def test_a_viewer_of_an_empty_store_is_told_what_it_may_not_do(
     page = await visitor.get("/")
     assert "No worker is running" in page.text
     assert "shoal worker" not in page.text
-    assert "Your token may look, but not start crawls." in page.text
+    assert "Your token may only read; it may not start crawls." in page.text
 
 
 async def test_pages_with_work_that_waits_say_that_no_worker_is_running(
@@ -56,7 +56,7 @@ async def test_pages_with_work_that_waits_say_that_no_worker_is_running(
     await shop.app.console.worker_watch.run_once()
     assert "Failing Nothing" in (await visitor.get("/")).text
     for path in paths:
-        assert "No worker is running, so what waits does not start." in (await visitor.get(path)).text, path
+        assert "No worker is running, so waiting jobs do not start." in (await visitor.get(path)).text, path
     await note_a_worker(shop)
     for path in paths:
         assert "No worker is running" not in (await visitor.get(path)).text, path

@@ -298,5 +298,5 @@ async def test_verify_says_what_is_wrong_with_another_server() -> None:
     assert [one["max"] for one in asked[:3]] == [3, 2, 1], "it keeps none that it does not need"
     wrong = {one.rule for one in checks if not one.holds}
     assert "a pulled job has exactly the documented fields" in wrong
-    assert "a heartbeat or result with another epoch gets 409 lease_lost" in wrong
+    assert "a heartbeat or result with a wrong epoch gets 409 lease_lost" in wrong
     assert "a batch has a status for each item" in wrong

@@ -187,7 +187,7 @@ async def test_a_worker_listens_only_where_a_controller_would(sqlite_url: str) -
             async with probed(app, Metrics(), Address("0.0.0.0", 0)):
                 pass
         async with probed(app, Metrics(), Address("127.0.0.1", port)):
-            with pytest.raises(BackendUnavailable, match="or choose another with SHOAL_WORKER_LISTEN"):
+            with pytest.raises(BackendUnavailable, match="or choose a different port with SHOAL_WORKER_LISTEN"):
                 async with probed(app, Metrics(), Address("127.0.0.1", port)):
                     pass
 

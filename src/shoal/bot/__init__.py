@@ -1,4 +1,4 @@
-"""A bot in ten lines: pull page jobs from a Shoal server over HTTP, run your function on each, push its result.
+"""A bot in ten lines: pull page jobs from a Shoal server over HTTP, run your function for each job, push the result.
 
     from shoal.bot import Bot, Job
 

@@ -1,4 +1,5 @@
-"""The bot: runs several jobs at the same time and renews each lease by heartbeats until its result is delivered."""
+"""The bot: runs several jobs at the same time, and renews each lease by heartbeats until the result of the job is
+delivered."""
 
 import asyncio
 import os
@@ -15,18 +16,18 @@ from shoal.bot.client import BotClient, BotJob
 if TYPE_CHECKING:
     from shoal.bot.fetcher import BotFetcher, BotPage
 
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0  # while the server is unreachable
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0  # pauses between retries while the server is unreachable
 BEATS = 3  # heartbeats per lease term
 LONGEST_MESSAGE = 2000
-MOST_AT_ONCE = 100  # maximum jobs per pull that a server allows
+MOST_AT_ONCE = 100  # maximum number of jobs per pull that servers allow
 
 Handler = Callable[[BotJob], Awaitable[Any]]
 Tell = Callable[[str], None]
 
 
 class Bot:
-    """Pulls jobs, runs the handler, pushes results. Runs `concurrency` jobs at the same time; a pull waits
-    `wait_seconds` for a job. `fetcher` is created on first use, from the settings of this machine."""
+    """Pulls jobs, runs the handler, pushes results. At most `concurrency` jobs run at the same time; a pull waits up to
+    `wait_seconds` for a job. Without `fetcher`, one is created on first use, from the settings of this machine."""
 
     def __init__(
         self,
@@ -55,16 +56,16 @@ class Bot:
         self._stopping = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._free = asyncio.Event()
-        self.done = 0  # delivered results
+        self.done = 0  # number of delivered results
 
     def on_job(self, handler: Handler) -> Handler:
-        """Register the handler. Its return value is the job's data; if it raises an exception, the job fails with that
-        reason."""
+        """Register the handler. Its return value is the data of the result. If the handler raises an exception, the job
+        fails with the exception as the reason."""
         self._handler = handler
         return handler
 
     async def fetch(self, job: BotJob) -> "BotPage":
-        """Fetch the page of a job if robots.txt allows it; raises `JobFailed` if that fails."""
+        """Fetch the page of a job if robots.txt allows it; raise `JobFailed` if the page cannot be fetched."""
         return await self.fetcher.page(job)
 
     @property
@@ -85,7 +86,8 @@ class Bot:
         await self.serve()
 
     def stop(self) -> None:
-        """Pull no more jobs and finish the running ones within the grace period; a second call cancels them."""
+        """Stop pulling jobs, and finish the running jobs within the grace period; a second call cancels the running
+        jobs."""
         if self._stopping.is_set():
             for task in self._tasks:
                 task.cancel()
@@ -93,7 +95,7 @@ class Bot:
         self._free.set()
 
     async def serve(self) -> None:
-        """Work until `stop` is called."""
+        """Pull and run jobs until `stop` is called."""
         if self._handler is None:
             raise RuntimeError("a bot needs a handler; see Bot.on_job")
         wire = BotClient(self._server, self._token, self._clock)
@@ -128,7 +130,8 @@ class Bot:
             await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)
             return await asking if asking.done() else []
         finally:
-            asking.cancel()  # the server notices the disconnect and releases jobs it may have leased for us
+            # the server notices the disconnect and releases jobs that it may already have leased to this bot
+            asking.cancel()
             stopping.cancel()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -175,7 +178,8 @@ class Bot:
             found = given if isinstance(given, Found) else Found(given)
         except JobFailed as failure:
             error = {"code": failure.code[:100], "message": str(failure)[:LONGEST_MESSAGE]}
-        except Exception as failure:  # raised by the user's handler: the server decides whether to retry
+        # any exception of the user's handler is reported; the server decides whether to retry
+        except Exception as failure:
             error = {"code": type(failure).__name__, "message": str(failure)[:LONGEST_MESSAGE]}
         meta = {
             "crawl_duration": round(self._clock.monotonic() - began, 3),
@@ -200,7 +204,8 @@ class Bot:
                 return
 
     async def _patiently(self, what: str, ask: Callable[[], Awaitable[Any]]) -> Any:
-        """Retry while the server is unavailable. A pull gives up when the bot stops, a push when the lease is lost."""
+        """Retry while the server is unavailable. A pull is given up when the bot stops, and a push when the lease is
+        lost."""
         pause_seconds = FIRST_PAUSE_SECONDS
         while True:
             try:
@@ -215,7 +220,7 @@ class Bot:
 
 
 def _refused(result: dict[str, Any], refusal: Exception) -> dict[str, Any]:
-    """Return a failure to send instead of a rejected result; without it the lease would expire and the job would be
-    retried again and again."""
+    """Return a failure to send instead of a rejected result. Without this failure, the lease would expire and the job
+    would be retried again and again."""
     error = {"code": "result_refused", "message": str(refusal)[:LONGEST_MESSAGE]}
     return {"status": "fail", "data": None, "meta": result["meta"] | {"error": error, "html_hash": None}}

@@ -1,4 +1,4 @@
-"""HTTP client for the bot API: pull, heartbeat, result. Does not interpret jobs."""
+"""HTTP client for the bot API: pull, heartbeat, result. It does not interpret jobs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,12 +13,12 @@ from shoal.base.errors import BackendUnavailable, BadConfig, from_problem
 from shoal.base.url import UrlRefusal, canonical
 from shoal.egress import AddressRule, Egress, Limits, Request, Response, endpoint
 
-ANSWERS = timedelta(seconds=30)  # response time allowed beyond the requested wait
+ANSWERS = timedelta(seconds=30)  # seconds; allowed response time beyond the requested wait
 
 
 @dataclass(frozen=True, slots=True)
 class BotJob:
-    """One URL to fetch, and its lease."""
+    """One URL to fetch, with the lease of the job."""
 
     id: str
     url: str
@@ -29,7 +29,7 @@ class BotJob:
     rule_set: dict[str, Any] | None
     epoch: int
     ttl_seconds: float
-    proxy: str | None = None  # a proxy label
+    proxy: str | None = None  # label of the proxy
     raw: Mapping[str, Any] = field(repr=False, default_factory=dict)
 
     @classmethod
@@ -51,7 +51,7 @@ class BotJob:
 
 
 class BotClient:
-    """A client for one server and one token."""
+    """A client for one server with one token."""
 
     def __init__(self, server: str, token: str, clock: Clock) -> None:
         url = canonical(server)
@@ -72,12 +72,13 @@ class BotClient:
         return [BotJob.of(data) for data in answer["jobs"]]
 
     async def heartbeat(self, job: BotJob) -> bool:
-        """Renew the lease of a job; False if it was cancelled. Raises `LeaseLost` if the lease is not ours any more."""
+        """Renew the lease of a job; return False if the job was cancelled. Raise `LeaseLost` if this bot no longer
+        holds the lease."""
         answer = await self._ask(f"/bot/v1/jobs/{job.id}/heartbeat", {"epoch": job.epoch})
         return not answer["cancelled"]
 
     async def push(self, job: BotJob, result: Mapping[str, Any]) -> str:
-        """Deliver a result and return the job's new state. Raises `LeaseLost` if it came too late."""
+        """Deliver a result and return the new state of the job. Raise `LeaseLost` if the result came too late."""
         answer = await self._ask(f"/bot/v1/jobs/{job.id}/result", {"epoch": job.epoch, **result})
         return str(answer["state"])
 
@@ -88,7 +89,7 @@ class BotClient:
         return _read(await self.send(path, orjson.dumps(body), wait), self._base)
 
     async def send(self, path: str, body: bytes, wait: timedelta = timedelta(0), token: str | None = None) -> Response:
-        """Send one raw request, optionally with another token."""
+        """Send one raw request, optionally with a different token."""
         shown = self._token if token is None else token
         login = (("Authorization", f"Bearer {shown}"),) if shown else ()
         headers = (*login, ("Content-Type", "application/json"), ("User-Agent", f"Shoal-bot/{__version__}"))

@@ -1,6 +1,8 @@
-"""Check a server against the bot API: send valid and invalid requests as a bot, and report which rules hold.
+"""Check a server against the bot API: send valid and invalid requests as a bot, and report which rules the server
+follows.
 
-It leases waiting jobs and fails them with an explanatory message; do not run it against jobs that matter.
+The check leases waiting jobs and reports them as failed, with an explanatory message. Do not run it against jobs that
+matter.
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,14 +16,14 @@ from shoal.base.errors import UsageError, from_problem
 from shoal.bot.client import BotClient
 
 PULL, BATCH = "/bot/v1/jobs/pull", "/bot/v1/results"
-NEEDED = 3  # jobs
+NEEDED = 3  # number of jobs
 STATES = {"DONE", "FAILED", "PENDING"}
 FIELDS = {"job_id", "url", "priority", "crawl_config", "rule_set", "lease"}
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check: whether the rule holds, and what was observed if it does not."""
+    """The result of one check: whether the server follows the rule, and otherwise what was observed."""
 
     rule: str
     problem: str | None = None
@@ -32,11 +34,11 @@ class CheckResult:
 
 
 class RuleBroken(Exception):
-    """A rule does not hold; the message says what was observed."""
+    """The server does not follow a rule; the message describes what was observed."""
 
 
 class ConformanceRun:
-    """One conformance run. `capability` selects the jobs it leases."""
+    """One conformance run. `capability` selects the jobs that the run leases."""
 
     def __init__(self, wire: BotClient, capability: str = "http") -> None:
         self._wire = wire
@@ -51,11 +53,11 @@ class ConformanceRun:
             ("a pull with an unknown field is rejected with 422", self._unknown_field),
             ("a pull for 0, -1 or a billion jobs is rejected with 422", self._bad_max),
             ("a heartbeat renews the lease", self._beat),
-            ("a heartbeat or result with another epoch gets 409 lease_lost", self._other_epoch),
-            ("a job of another bot gets the same 409", self._foreign),
+            ("a heartbeat or result with a wrong epoch gets 409 lease_lost", self._other_epoch),
+            ("a request for a job of a different bot gets 409 lease_lost", self._foreign),
             ("a result is accepted, and the response has the job's state in capitals", self._result),
             ("sending the same result twice returns the same response", self._repeat),
-            ("another result for the same lease gets 409 lease_lost", self._late),
+            ("a second, different result for a lease gets 409 lease_lost", self._late),
             ("a batch has a status for each item", self._batch),
             ("a request without a valid token is rejected", self._no_token),
         ]

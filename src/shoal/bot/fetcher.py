@@ -1,5 +1,5 @@
-"""Fetch pages for a bot: through egress, as robots.txt allows, with the options of the job, without a database.
-Failures are raised as `JobFailed`."""
+"""Fetch pages for a bot, without a database: through egress, within the rules of robots.txt, with the options of the
+job. Failures are raised as `JobFailed`."""
 
 import asyncio
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class JobFailed(Exception):
-    """Raise this in a handler to say why a job failed; the server decides whether to retry."""
+    """Raise this in a handler to report why a job failed; the server decides whether to retry the job."""
 
     def __init__(self, code: str, message: str = "") -> None:
         super().__init__(message or code)
@@ -40,7 +40,7 @@ class JobFailed(Exception):
 class BotPage:
     """A fetched page."""
 
-    url: str  # after redirects
+    url: str  # URL after redirects
     status: int
     text: str
     html_hash: str
@@ -48,18 +48,18 @@ class BotPage:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A return value for handlers that report more than the data."""
+    """A return value for handlers that report a content hash beside the data."""
 
     data: Any
     html_hash: str | None = None
 
 
 class BotFetcher:
-    """Fetches the pages of jobs. The address rule and the proxies come from this machine: SHOAL_ALLOW_NETWORKS and
-    SHOAL_PROXIES."""
+    """Fetches the pages of jobs. The address rule and the proxies come from the settings of this machine:
+    SHOAL_ALLOW_NETWORKS and SHOAL_PROXIES."""
 
     def __init__(self, settings: Settings, clock: Clock, *, browser: bool = False) -> None:
-        """`browser`: render the pages of jobs that need it; raises `BadConfig` if there is no Chromium."""
+        """With `browser`, pages of jobs that need a browser are rendered; raise `BadConfig` if there is no Chromium."""
         self._settings = settings
         self._clock = clock
         self._limits = Limits.of(settings.egress)
@@ -86,7 +86,7 @@ class BotFetcher:
         return BotPage(response.url, response.status, text, xxhash.xxh3_128_hexdigest(body))
 
     async def data(self, job: BotJob) -> Found:
-        """Return the data the job's rule set extracts; without one, the page's own metadata."""
+        """Return the data that the job's rule set extracts, or without a rule set the metadata of the page."""
         with _renderer_explained():
             work = _work(job)
             result = self._runner.result(work, await self._visit(work))
@@ -95,8 +95,9 @@ class BotFetcher:
         return Found(result.data, result.html_hash)
 
     async def _visit(self, work: PageWork) -> Fetched:
-        """Fetch a page as its robots.txt allows, follow its redirects, and render it if the job needs it. The server
-        gave the first request its slot; each redirect target waits for the delay that its own robots.txt asks for."""
+        """Fetch a page within the rules of robots.txt, follow redirects, and render the page if the job needs it. The
+        server has already reserved a slot for the first request; each redirect target is requested after the delay in
+        the robots.txt of its host."""
         at, robots = Url(work.url), self._runner.robots_of(work)
         if robots is None:
             why = Failure("unknown_proxy", no_proxy(work.crawl_config.proxy), retryable=True, url=at)
@@ -147,7 +148,7 @@ async def _fetch(fetcher: PageFetcher, url: Url, chain: RedirectChain | None) ->
 
 @contextmanager
 def _renderer_explained() -> Iterator[None]:
-    """Report a job that the renderer could not take as failed; the server retries it."""
+    """If the renderer could not accept a page, report the job as failed, so that the server retries it."""
     try:
         yield
     except NotRendered as why:
@@ -156,7 +157,7 @@ def _renderer_explained() -> Iterator[None]:
 
 def _renderer(settings: Settings, clock: Clock) -> "PageRenderer":
     require("render", "Rendering")
-    from shoal.app.render import check_browser, standalone_renderer  # few bots have a browser
+    from shoal.app.render import check_browser, standalone_renderer  # imported here because few bots have a browser
     from shoal.page_jobs.rendering import PageRenderer
 
     check_browser(settings)

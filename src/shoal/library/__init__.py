@@ -1,1 +1,1 @@
-"""The Python API: crawls, stored crawls and single pages, in the process of the caller."""
+"""The Python API: crawls, stored crawls and single pages, in the caller's process."""

@@ -25,23 +25,23 @@ def crawl(
     *seeds: str,
     store: str | None = None,
     resume: str | None = None,
-    id: str | None = None,  # noqa: A002 - the name in Shoal's other interfaces
+    id: str | None = None,  # noqa: A002 - the parameter has this name in all interfaces of Shoal
     trust_seeds: bool = True,
     **options: Any,
 ) -> "CrawlRun":
     """Crawl from these seeds, in this process, and yield the pages as they are committed.
 
-    `options` are the fields of a crawl: `depth`, `max_pages`, `scope`, `include`, `speed`, and so on.
-    `store` is a URL as in `DATABASE_URL`; the default is the store of the command line, so that each can resume the
-    crawls of the other.
-    `resume` is the id of a crawl to resume, or `last`: its stored pages come first, then the new ones. Options that can
-    be changed while a crawl runs, such as `speed` and `max_pages`, change it.
+    `options` are crawl options: `depth`, `max_pages`, `scope`, `include`, `speed`, and so on.
+    `store` is a URL as in `DATABASE_URL`; the default is the store of the command line, so that crawls can be resumed
+    from both interfaces.
+    `resume` is the id of a crawl to resume, or `last`: its stored pages come first, then the new pages. Only options
+    that can be changed while a crawl runs, such as `speed` and `max_pages`, are allowed; they change the crawl.
     `trust_seeds` allows seeds at private addresses; pass False to crawl public addresses only.
     """
     if resume is not None:
         if seeds or id is not None:
             raise InvalidInput(
-                "resume", "cannot be combined with seeds or an id", "leave them out; the crawl has its own"
+                "resume", "cannot be combined with seeds or an id", "leave them out; the crawl to resume has its own"
             )
         return CrawlRun(CrawlRequest(resume=resume, change=CrawlChange.read(options) if options else None), store)
     if not seeds:
@@ -53,7 +53,8 @@ def crawl(
 async def open(crawl_id: str, *, store: str | None = None) -> AsyncIterator[Page]:  # noqa: A001 - `shoal.open`
     """Iterate over the stored pages of a crawl, in their order, without crawling.
 
-    `crawl_id` is its id, a unique prefix of it, or `last`. For a running crawl, these are the pages stored so far.
+    `crawl_id` is the id of the crawl, a unique prefix of the id, or `last`. For a running crawl, only the pages stored
+    so far are returned.
     Pages have content if the crawl keeps bodies (`keep_bodies`).
     """
     async with opened(load({"DATABASE_URL": store}).settings, existing=True) as app:
@@ -72,14 +73,14 @@ async def open(crawl_id: str, *, store: str | None = None) -> AsyncIterator[Page
 class CrawlRun:
     """A crawl running in this process: an asynchronous iterator over its pages.
 
-    Back-pressure: the crawl runs ahead of the loop by a bounded number of pages, then waits. Breaking out of the loop
-    pauses the crawl; `async with` and `aclose` also wait until it is paused. If the crawl fails or is paused by
-    something else, the iterator raises an error.
+    Back-pressure: the crawl runs ahead of the loop by a bounded number of pages, and then waits. Breaking out of the
+    loop pauses the crawl; `async with` and `aclose` also wait until the crawl is paused. If the crawl fails or is
+    paused for a different reason, the iterator raises an error.
     """
 
     def __init__(self, request: CrawlRequest, store: str | None) -> None:
         self._crawl_task = _CrawlTask(request, store)
-        self._pages: deque[Page] = deque()  # each is forgotten when it is yielded, so that its body can be freed
+        self._pages: deque[Page] = deque()  # a page is removed when it is yielded, so that its body can be freed
 
     @property
     def id(self) -> str | None:
@@ -93,8 +94,8 @@ class CrawlRun:
 
     @property
     def state_reason(self) -> str | None:
-        """Why the crawl ended in its state: `drained` if no URL was waiting, `drained_partly` if URLs in quarantine
-        were left out (`counts.skipped["trap"]`), or the limit that was reached; None until it has ended."""
+        """The reason for the final state: `drained` if no URL was waiting, `drained_partly` if URLs in quarantine were
+        left out (`counts.skipped["trap"]`), or the limit that was reached; None until the crawl has ended."""
         return self._crawl_task.status.crawl.state_reason if self._crawl_task.status else None
 
     @property
@@ -136,7 +137,7 @@ class CrawlRun:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Stop iterating; a crawl that has not ended is paused and can be resumed."""
+        """Stop iterating. If the crawl has not ended, it is paused and can be resumed."""
         self._pages.clear()
         await self._crawl_task.end()
 
@@ -145,8 +146,8 @@ class CrawlRun:
 
 
 class _CrawlTask:
-    """Runs the crawl in its own task without a reference to the iterator, so that the crawl is paused however the
-    iterator goes away: by `break`, by an error, or with the whole event loop."""
+    """Runs the crawl in a separate task without a reference to the iterator. Therefore the crawl is paused in every
+    case in which the iterator is dropped: by `break`, by an error, or with the whole event loop."""
 
     def __init__(self, request: CrawlRequest, store: str | None) -> None:
         self._request = request
@@ -174,7 +175,8 @@ class _CrawlTask:
         return self.local_crawl
 
     async def next(self) -> list[Page]:
-        """Return the next pages, as many as have stored bodies that fit into memory; none at the end."""
+        """Return the next pages, as many as have bodies that fit into the memory limit; the list is empty at the
+        end."""
         local_crawl = await self.begin()
         assert self._app is not None
         try:
@@ -188,14 +190,15 @@ class _CrawlTask:
             raise
 
     async def end(self) -> CrawlStatus | None:
-        """Stop the crawl, paused if it has not ended, and return its status; None if it never started."""
+        """Stop the crawl and return its status, or None if it never started. A crawl that has not ended is paused."""
         self._left.set()
         if self._task is not None and self.local_crawl is not None:
             self.status = await asyncio.shield(self._task)
         return self.status
 
     def stop_soon(self) -> None:
-        """Stop the crawl without waiting, from any thread in which the iterator is garbage-collected."""
+        """Stop the crawl without waiting. This may be called from any thread, because the iterator may be
+        garbage-collected in any thread."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._left.set)
 

@@ -13,12 +13,12 @@ async def fetch(
 ) -> Page:
     """Fetch one page, politely, and return it with its content.
 
-    `options` are those of a crawl that say how a page is fetched: `render`, `wait_for`, `scroll`, `click`, `robots`,
-    `user_agent`, `headers`, `cookies` and `proxy`. `store` is where the rate limits of hosts are kept; the default is
-    the store of the command line. `trust_seeds` allows a private address; pass False to fetch public addresses only.
-    `screenshot` renders the page and takes a picture of it.
+    `options` are the crawl options that define how a page is fetched: `render`, `wait_for`, `scroll`, `click`,
+    `robots`, `user_agent`, `headers`, `cookies` and `proxy`. `store` is where the rate limits of hosts are kept; the
+    default is the store of the command line. `trust_seeds` allows a private address; pass False to fetch public
+    addresses only. `screenshot` renders the page and takes a picture of it.
 
-    A page without a response has an `error` and no `status`, whatever the reason.
+    If there is no response, the page has an `error` and no `status`, whatever the reason.
     """
     if screenshot:
         options.setdefault("render", "always")

@@ -1,4 +1,4 @@
-"""A page as programs see it: the fields of its record, and its content, which is made on first use."""
+"""The page class of the Python API: the fields of the page record, and the content, which is computed on first use."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from shoal.extract.content import Content
     from shoal.extract.links import Link
 
-MOST_BODIES: Final = 16_000_000  # bytes of stored bodies in memory at the same time, not counting those of pages in use
+MOST_BODIES: Final = 16_000_000  # limit for the bytes of stored bodies in memory, beside the bodies of pages in use
 
 
 class PageOrigin(Struct, frozen=True):
-    """The properties that the pages of one crawl share."""
+    """Values that all pages of one crawl share."""
 
     crawl_id: str | None
     rules: UrlRules
@@ -34,10 +34,10 @@ class PageOrigin(Struct, frozen=True):
 
 
 class ResponseHeaders(Mapping[str, str]):
-    """The headers of a response by name, whatever its case. Values of the same name are joined by a comma."""
+    """The response headers by case-insensitive name. Values with the same name are joined by commas."""
 
     def __init__(self, pairs: HeaderPairs) -> None:
-        self.pairs = pairs  # as they were sent
+        self.pairs = pairs  # the header lines as sent
         self._names = {name.lower(): name for name, _ in reversed(pairs)}
 
     def __getitem__(self, name: str) -> str:
@@ -55,16 +55,17 @@ class ResponseHeaders(Mapping[str, str]):
         return f"ResponseHeaders({dict(self)})"
 
     def all(self, name: str) -> list[str]:
-        """Return the values of every header of a name, such as `Set-Cookie`, in the order in which they were sent."""
+        """Return all values of a header that may be repeated, such as `Set-Cookie`, in the order in which they were
+        sent."""
         return [value for written, value in self.pairs if written.lower() == name.lower()]
 
 
 class Page:
     """One fetched page: the fields of its record, and its content.
 
-    Content is computed from the response on first use. Pages that were just fetched have content, and so have stored
-    pages of a crawl that keeps bodies; for other pages, `html` and so on raise `BodyNotKept`. The content of a rendered
-    page is its document after its scripts have run.
+    Content is computed from the response on first use. Pages that were just fetched in this process have content, and
+    stored pages if the crawl keeps bodies; for other pages, `html` and the other content properties raise
+    `BodyNotKept`. The content of a rendered page is its document after its scripts have run.
     """
 
     url: str
@@ -100,8 +101,8 @@ class Page:
         kept: "Blob | NotFound | None" = None,
         screenshot: "Blob | None" = None,
     ) -> None:
-        """`kept`: its stored bytes, or the error of reading them."""
-        self.screenshot = screenshot  # a PNG, if one was asked for
+        """`kept` contains the stored bytes of the page, or the error from reading them."""
+        self.screenshot = screenshot  # a PNG image, if requested
         self._page, self._captured = crawled
         self._origin = origin
         self._kept = kept
@@ -126,7 +127,7 @@ class Page:
 
     @property
     def fetched_at(self) -> datetime:
-        """When it was fetched, in UTC."""
+        """The time of the fetch, in UTC."""
         return from_micros(self._page.fetched_at)
 
     def record(self, crawl_id: str | None = None) -> dict[str, Any]:
@@ -135,7 +136,7 @@ class Page:
 
     @property
     def body(self) -> "Blob":
-        """The body in bytes, without its content encoding."""
+        """The body in bytes, after content decoding."""
         return self.content.source.body
 
     @property
@@ -145,7 +146,7 @@ class Page:
 
     @property
     def html(self) -> str:
-        """The document; for a page that is not HTML, its decoded body."""
+        """The HTML document; if the page is not HTML, its body decoded as text."""
         return self.content.html
 
     @property
@@ -173,7 +174,7 @@ class Page:
         return self.content.css(selector)
 
     def xpath(self, expression: str) -> Any:
-        """Return what an XPath expression selects: a list of elements or strings, or a string, number or boolean."""
+        """Return the result of an XPath expression: a list of elements or strings, or a string, number or boolean."""
         return self.content.xpath(expression)
 
     def json(self) -> Any:
@@ -182,8 +183,8 @@ class Page:
 
     @cached_property
     def content(self) -> "Content":
-        """The content in all its forms; raises `BodyNotKept`."""
-        from shoal.extract.content import Content  # few crawls read the content
+        """The content in all formats; raises `BodyNotKept` if the body is not available."""
+        from shoal.extract.content import Content  # imported here because few crawls read the content
 
         page, origin = self._page, self._origin
         if self._captured is not None:
@@ -209,14 +210,15 @@ def origin_of(app: App, crawl: Crawl, crawl_id: str | None) -> PageOrigin:
 
 
 async def pages_of(crawled: Sequence[CrawledPage], origin: PageOrigin, bodies: BodyStore) -> list[Page]:
-    """Return the pages of a crawl, those from the store with their stored bodies."""
+    """Return the pages of a crawl. Pages from the store include their stored bodies."""
     places = [place for page, captured in crawled if captured is None and (place := place_of(page)) is not None]
     kept = await _read(bodies, places) if places else {}
     return [Page(one, origin, kept.get(place) if (place := place_of(one.page)) else None) for one in crawled]
 
 
 async def _read(bodies: BodyStore, places: list[BodyLocation]) -> "Mapping[BodyLocation, Blob | NotFound]":
-    """Return stored bodies; one that is gone fails only its own page, once its content is read."""
+    """Return stored bodies. A missing body causes an error only for its page, and only when the content of this page is
+    read."""
     try:
         return await read_all(bodies, places)
     except NotFound:

@@ -1,2 +1,2 @@
-"""Log lines, metrics and hourly statistics, made from the signals that other packages emit. This package also has the
-log files of projects and the size of the store."""
+"""Log lines, metrics and hourly statistics from the signals of other packages, the log files of projects, and the size
+of the store."""

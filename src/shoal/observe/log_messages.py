@@ -1,4 +1,4 @@
-"""The log message of every signal: level, event name and text. The format of a line is left to `logs`.
+"""The log message of every signal: level, event name and text. The module `logs` formats the lines.
 
 Signals are identified by class name, so that this package does not import the packages that emit them. A test checks
 that every signal has a message, and that every name in braces is one of its fields.
@@ -16,7 +16,7 @@ from shoal.base.signals import Signal
 
 
 class LogLevel(IntEnum):
-    """The severity of a line; the numbers are those of the standard library."""
+    """The severity of a log line, with the numbers of the standard library."""
 
     DEBUG = 10
     INFO = 20
@@ -25,7 +25,8 @@ class LogLevel(IntEnum):
 
 
 class LogMessage(Struct, frozen=True):
-    """The message of a signal. `of` names a field whose value selects another message, as `how` does for a job."""
+    """The message of a signal. `of` is the name of a field whose value selects one of `choices`, such as `how` for a
+    job."""
 
     level: LogLevel
     message: str
@@ -40,7 +41,7 @@ class LogMessage(Struct, frozen=True):
 
 
 class LogLine(Struct, frozen=True):
-    """A line to be logged, not sanitized yet."""
+    """A log line that has not been sanitized yet."""
 
     level: LogLevel
     event: str
@@ -58,8 +59,8 @@ MESSAGES: Mapping[str, LogMessage] = {
         "frontier of crawl {crawl_id} was not available during a state change of its job: {error}"
     ),
     "RedisWarned": warning("{server}: {warning}"),
-    "LanesDegraded": warning("jobs do not go through {server} for now, workers lease them from the database: {why}"),
-    "LanesRestored": info("jobs go through {server} again"),
+    "LanesDegraded": warning("{server} is not used for jobs for now, workers lease them from the database: {why}"),
+    "LanesRestored": info("{server} is used for jobs again"),
     "AnalysisAttempted": info(
         "Processing analysis job", of="again", choices={"True": warning("Retrying analysis job")}
     ),
@@ -73,13 +74,13 @@ MESSAGES: Mapping[str, LogMessage] = {
         },
     ),
     "AnalyzerFailed": warning(
-        "analyzer {analyzer} failed, the findings of the others are kept: {error}",
+        "analyzer {analyzer} failed, the findings of the other analyzers are kept: {error}",
         of="optional",
         choices={"True": warning("optional analyzer {analyzer} failed: {error}")},
     ),
     "BodyStoreFailed": warning("body store failed, retrying in {retry_in_seconds:g} s: {error}"),
     "BotAsked": debug("bot {bot_id} requested jobs"),
-    "BotLeasesLost": info("bot {bot_id} lost {count} leases: no result and no heartbeat in time"),
+    "BotLeasesLost": info("{count} leases of bot {bot_id} expired: it sent no result or heartbeat in time"),
     "BotPulled": debug("bot {bot_id} pulled {jobs} jobs"),
     "BotReported": debug("bot {bot_id} reported: {counts}"),
     "BrowserStarted": info(
@@ -100,7 +101,7 @@ MESSAGES: Mapping[str, LogMessage] = {
     "BrowsersReaped": warning("ended {count} browsers that a killed process had left behind"),
     "PageRendered": debug("page rendered in {seconds:.2f} s: {outcome}"),
     "RenderingImpossible": warning("no browser is available, so pages that need one are stored unrendered: {error}"),
-    "RenderingPutOff": warning("page job put off for {seconds:g} s, not rendered: {error}"),
+    "RenderingPutOff": warning("page job delayed for {seconds:g} s, its page could not be rendered: {error}"),
     "RendererRefused": warning("pages wait for the renderer, trying again in {retry_in_seconds:g} s: {error}"),
     "CallerRefused": warning(
         "invalid credential from {address}",
@@ -108,7 +109,7 @@ MESSAGES: Mapping[str, LogMessage] = {
         choices={"True": warning("too many invalid credentials from {address}; its requests are delayed")},
     ),
     "ChoreDone": debug("{chore} {did}"),
-    "CommandMade": info("command {command} for node {node_id}, given by {by}"),
+    "CommandMade": info("command {command} for node {node_id} was stored, requested by {by}"),
     "CommandSent": debug("command {command} sent to node {node_id}"),
     "CommandEnded": info(
         "command {command_id} of node {node_id}: {state}",
@@ -131,7 +132,7 @@ MESSAGES: Mapping[str, LogMessage] = {
     "ControlLost": warning(
         "no session with the controller at {controller}, connecting again in {retry_in_seconds:.1f} s: {error}"
     ),
-    "NodeClockOff": warning("the clock of node {node_id} is {ahead_seconds} s ahead of ours"),
+    "NodeClockOff": warning("the clock of node {node_id} is {ahead_seconds} s ahead of this machine's clock"),
     "SessionRefused": error("the session of node {node_id} is ended, because its status cannot be stored: {error}"),
     "StatisticsRefused": error("the hourly statistics of {row} are dropped, because they cannot be stored: {error}"),
     "StreamFailed": warning(
@@ -144,23 +145,25 @@ MESSAGES: Mapping[str, LogMessage] = {
     "HeartbeatReceived": info("heartbeat received", of="repeated", choices={"True": debug("heartbeat received")}),
     "JobsDispatched": debug("jobs dispatched: {targets}"),
     "JobsHeldBack": debug("{source} created no {kind} jobs: {why}"),
-    "JobsReturned": debug("{count} jobs of private lanes went to the shared lane"),
-    "LaneReturned": info("{returned} jobs went to the shared lane, because node {node_id} leases nothing"),
-    "NodeDisconnected": warning("session of node {node_id} broke off; it is lost unless it reconnects in time"),
-    "NodeLeft": info("node {node_id} deregistered; {returned} jobs went to the shared lane"),
+    "JobsReturned": debug("{count} jobs were moved from private lanes to the shared lane"),
+    "LaneReturned": info("{returned} jobs were moved to the shared lane, because node {node_id} leases none"),
+    "NodeDisconnected": warning(
+        "session of node {node_id} was interrupted; the node is lost unless it reconnects in time"
+    ),
+    "NodeLeft": info("node {node_id} deregistered; {returned} jobs were moved to the shared lane"),
     "NodeLost": warning(
-        "node {node_id} is lost after {silent_seconds:.0f} s without a heartbeat; {returned} jobs went to the shared "
-        "lane"
+        "node {node_id} is lost after {silent_seconds:.0f} s without a heartbeat; {returned} jobs were moved to the "
+        "shared lane"
     ),
     "NodeRegistered": info(
         "node registered",
         of="displaced",
-        choices={"True": warning("node registered, and displaced another process with its id")},
+        choices={"True": warning("node registered, and displaced a different process with the same id")},
     ),
     "BackPressureChanged": info(
         "back-pressure on {job_class} has ended",
         of="held",
-        choices={"True": warning("back-pressure holds new {job_class} back: {why}")},
+        choices={"True": warning("back-pressure delays new {job_class}: {why}")},
     ),
     "ClockStepped": warning(
         "the clock of the store was set {direction} by {seconds:.0f} s",
@@ -171,20 +174,20 @@ MESSAGES: Mapping[str, LogMessage] = {
                 "stored times stay ahead of the clock until it has caught up"
             ),
             "forward": warning(
-                "the clock of the store was set forward by {seconds:.0f} s: stored times follow it; "
-                "no lease expires before its holder had time to renew it"
+                "the clock of the store was set forward by {seconds:.0f} s: stored times follow the clock; no lease "
+                "expires before its holder had time to renew the lease"
             ),
         },
     ),
     "OwnClockSetBack": warning(
-        "the clock of this machine was set back by {seconds:.0f} s: the store's clock is used, so only the times "
+        "the clock of this machine was set back by {seconds:.0f} s: Shoal uses the store's clock, so only the times "
         "of log lines and page records are wrong"
     ),
     "PolicyStuck": warning("policy {policy_id} cannot run and is postponed: {error}"),
     "JobsScheduled": debug("created {made} jobs for policies, skipped {skipped}"),
     "ConnectionsCut": warning(
-        "too many unauthenticated connections, the latest from {peer}; the longest idle are closed ({cut} so far, "
-        "{open} open); the limits are SHOAL_MAX_CONNECTIONS and SHOAL_MAX_PEER_CONNECTIONS"
+        "too many unauthenticated connections, the latest from {peer}; those that have been idle longest are closed "
+        "({cut} so far, {open} open); the limits are SHOAL_MAX_CONNECTIONS and SHOAL_MAX_PEER_CONNECTIONS"
     ),
     "NodesNotForwarded": warning(
         "connections to the gRPC port are closed, the latest from {peer}, because gRPC cannot be reached ({closed} so "
@@ -215,7 +218,7 @@ MESSAGES: Mapping[str, LogMessage] = {
     "GroupEnded": info("job group {state}"),
     "ResultRefused": error("the store refused the result of a page job: {error}"),
     "PageBlocked": info("not fetched, {code}: {detail}"),
-    "HookRan": info("hook {hook} was called with {calls} pages, {failures} of them failed, and took {seconds:.3f} s"),
+    "HookRan": info("hook {hook} was called with {calls} pages in {seconds:.3f} s; {failures} calls failed"),
     "ResultsTaken": debug("accepted {count} results of {kind} jobs"),
     "PagesSettled": debug("pages settled"),
     "HoldsBegun": debug("hosts put on hold"),
@@ -243,12 +246,10 @@ MESSAGES: Mapping[str, LogMessage] = {
     "CrawlDelayCut": warning(
         "robots.txt of {origin} asks for a Crawl-delay of {asked_seconds:g} s; limited to {delay_seconds:g} s"
     ),
-    "CrawlInterrupted": warning("crawl {crawl_id} is interrupted and starts over as soon as it can: {error}"),
+    "CrawlInterrupted": warning("crawl {crawl_id} is interrupted and will be restarted as soon as possible: {error}"),
     "RobotsOutOfReach": warning("store not available for the robots.txt of {origin}: {error}"),
     "RobotsRead": debug("robots.txt {state}"),
-    "SinkMissedEvents": warning(
-        "{sink} accepted no events for SHOAL_EVENTS_KEEP_MAX: the events it missed were removed"
-    ),
+    "SinkMissedEvents": warning("{sink} accepted no events for SHOAL_EVENTS_KEEP_MAX: the missed events were removed"),
     "SitemapSettled": debug(
         "sitemap {url} lists {listed} URLs",
         of="how",
@@ -271,9 +272,9 @@ MESSAGES: Mapping[str, LogMessage] = {
     ),
     "ChildLost": warning("child {pid} was lost with its job: {how}"),
     "StorageFilled": warning(
-        "the store is full, no jobs are leased until there is space: {error}",
+        "the store is full, so no jobs are leased until there is space: {error}",
         of="storage",
-        choices={"bodies": warning("the body store is full, no crawls are leased until there is space: {error}")},
+        choices={"bodies": warning("the body store is full, so no crawls are leased until there is space: {error}")},
     ),
     "StorageFreed": info(
         "the store has space again, after {full_seconds:.0f} s",
@@ -286,7 +287,7 @@ MESSAGES: Mapping[str, LogMessage] = {
 
 
 def log_line(signal: Signal) -> LogLine:
-    """Return the log line of a signal. A signal without a message is still logged, under its own name."""
+    """Return the log line of a signal. If a signal has no message, its name is the message."""
     name = type(signal).__name__
     event = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
     values = ((field, getattr(signal, field)) for field in signal.__struct_fields__)
@@ -299,7 +300,7 @@ def log_line(signal: Signal) -> LogLine:
 
 
 def level_of(signal: Signal) -> LogLevel:
-    """Return the highest level a signal can have, so that a busy listener can drop it before it is formatted."""
+    """Return the highest log level of a signal, so that a busy listener can drop the signal before it is formatted."""
     wording = MESSAGES.get(type(signal).__name__)
     if wording is None:
         return LogLevel.WARNING
@@ -307,14 +308,16 @@ def level_of(signal: Signal) -> LogLevel:
 
 
 def _for_the_log(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts under the documented log field names: a run is named by its kind, a holder is a node."""
+    """Return the values under the documented log field names: the name of a run id depends on the kind of run, and the
+    lease holder becomes a node id."""
     fields = {name: value for name, value in facts.items() if value is not None}
     if run_id := fields.pop("run_id", None):
         fields["correlation_id"] = run_id
         fields[f"{fields.get('kind', 'run')}_id"] = run_id
-    if job_ids := fields.pop("job_ids", None):  # a batch may have thousands
+    # only the first id and the number are logged: a batch may have thousands
+    if job_ids := fields.pop("job_ids", None):
         fields |= {"job_id": job_ids[0], "count": len(job_ids)}
-    if holder := fields.get("holder"):  # without its process: a node, a machine, or the token of a bot
+    if holder := fields.get("holder"):  # the holder without its process id: a node, a machine, or a bot token
         first, *rest = holder.split("/")
         fields["node_id"] = rest[0] if first in ("local", "bot") and rest else first
     return fields

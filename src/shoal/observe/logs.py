@@ -21,7 +21,7 @@ from shoal.base.signals import Signal
 from shoal.base.text import HIDDEN, clean, names_a_secret
 from shoal.observe.log_messages import LogLevel, LogLine, level_of, log_line
 
-# The documented fields come first, in this order; the others follow as given.
+# The documented fields come first, in this order; all other fields follow in their given order.
 ORDER = (
     "job_id",
     "correlation_id",
@@ -39,7 +39,7 @@ COLOURS = {LogLevel.DEBUG: "2", LogLevel.INFO: "36", LogLevel.WARNING: "33", Log
 
 
 class Logs:
-    """The log stream of a process. It never raises: a log that cannot be written does not stop anything."""
+    """The log stream of a process. Its methods never raise, so a log that cannot be written stops nothing."""
 
     def __init__(self, settings: LogSettings, clock: Clock, stream: TextIO | None = None) -> None:
         self._given = stream
@@ -51,7 +51,8 @@ class Logs:
 
     @property
     def _stream(self) -> TextIO:
-        """The current stderr: a live status line replaces it with a stream that writes above the line."""
+        """The given stream, or the current stderr, which a live status line replaces by a stream that writes above that
+        line."""
         return sys.stderr if self._given is None else self._given
 
     def listen(self, signal: Signal) -> None:
@@ -90,12 +91,12 @@ class Logs:
 
 
 def note(text: str) -> None:
-    """Print a line for the user on stderr; never data."""
+    """Print a line for the user on stderr. Data is never printed by this function."""
     print(as_called(clean(text)), file=sys.stderr, flush=True)
 
 
 def as_called(text: str) -> str:
-    """Return advice with the name under which the launcher was called, so that it can be copied."""
+    """Return advice in which `shoal` is replaced by the launcher's name, so that commands can be copied."""
     command = os.environ.get("SHOAL_COMMAND", "shoal")
     return text if command == "shoal" else re.sub('(?<=[`"])shoal(?= )', lambda _: command, text)
 
@@ -105,14 +106,15 @@ def has_colour(stream: TextIO) -> bool:
 
 
 def safe_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts in the documented order, with every value sanitized and secrets hidden by name as well."""
+    """Return the values in the documented order. Every value is sanitized, and values whose names indicate secrets are
+    hidden."""
     first = {name: facts[name] for name in ORDER if name in facts}
     named = ((f"{name}_" if name in OWN else clean(name), name, value) for name, value in (first | dict(facts)).items())
     return {key: safe(name, value) for key, name, value in named}
 
 
 def safe(name: str, value: Any, depth: int = 0) -> Any:
-    """Return a value that JSON can represent and a log may show."""
+    """Return a value in a form that JSON can represent and that is safe to log."""
     if value is None or isinstance(value, bool | int):
         return value
     if names_a_secret(name):
@@ -151,7 +153,7 @@ def _brief(name: str, value: Any) -> str:
 
 
 class Bridge(logging.Handler):
-    """Forwards log records of the standard library to our stream."""
+    """Forwards log records of the standard library to `Logs`."""
 
     def __init__(self, logs: Logs) -> None:
         super().__init__()
@@ -170,13 +172,13 @@ class Bridge(logging.Handler):
         self._logs.say(level, "log", message, **facts)
 
 
-# Libraries that log every request or connection at INFO; our own lines are more useful.
+# Libraries that log every request or connection at INFO; Shoal's log lines are more useful.
 QUIET = ("asyncio", "uvicorn.access", "uvicorn.error", "httpx")
-SILENT = ("asyncpg.pool",)  # an unreachable store is logged once, by our own message
+SILENT = ("asyncpg.pool",)  # an unreachable store is logged once, by Shoal
 
 
 def capture_stdlib(logs: Logs) -> None:
-    """Send the log records of all libraries, and Python's warnings, through `logs`, replacing earlier handlers."""
+    """Send the log records of all libraries, and Python's warnings, to `logs`. Earlier handlers are removed."""
     root = logging.getLogger()
     root.handlers[:] = [Bridge(logs)]
     root.setLevel(max(logs.level, LogLevel.INFO))
@@ -191,7 +193,7 @@ def capture_stdlib(logs: Logs) -> None:
 
 
 def silence() -> None:
-    """Silence libraries that log what we log ourselves."""
+    """Silence libraries whose log records duplicate Shoal's."""
     for name in SILENT:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
@@ -201,8 +203,8 @@ LOCK = ".rotating"
 
 
 class ProjectLogs:
-    """The folder of log files. A file that reaches `size` bytes is rotated to `.1`, that one to `.2`, and so on; `kept`
-    old files are kept."""
+    """The folder of log files. A file that reaches `size` bytes is renamed to `.1`, the previous `.1` to `.2`, and so
+    on; `kept` old files are kept."""
 
     def __init__(self, folder: Path, size: int, kept: int) -> None:
         self._folder = folder
@@ -213,7 +215,7 @@ class ProjectLogs:
         return self._folder / f"{safe_name(project)}.log"
 
     def append(self, project: str, lines: list[bytes]) -> None:
-        """Append these lines in one write; on OSError nothing was written, or only what fitted."""
+        """Append these lines in one write. On OSError, no line was written, or only as many bytes as fitted."""
         make_private(self._folder)
         path = self.path_of(project)
         text = b"".join(line + b"\n" for line in lines)
@@ -229,7 +231,8 @@ class ProjectLogs:
             self._put_aside(path)
 
     def _put_aside(self, path: Path) -> None:
-        """Rotate the file under a lock; a second process finds a small file and does nothing."""
+        """Rotate the file under a lock. If a different process has already rotated it, the file is small, and nothing
+        is done."""
         lock = open_private(str(self._folder / LOCK), os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,8 +1,8 @@
-"""Prometheus metrics, counted from signals in a registry of our own. Serving them is left to `serve`.
+"""Prometheus metrics, counted from signals in a separate registry. The package `serve` serves them.
 
 Signals are identified by class name, as in `log_messages`. Label values come from closed sets: kinds, states, status
-classes, route patterns; never a URL, a host or an id. The ids of nodes are the exception: they are few and checked,
-and a node that is gone takes its series with it.
+classes and route patterns, but never URLs, hosts or ids. Node ids are the exception: they are few and validated, and
+the series of a node are removed with the node.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ PARTS = ("success", "load", "latency", "depth")
 
 
 class FleetMetrics:
-    """Counts heartbeats, dispatches and commands, and exports the nodes as the controller last saw them. Their series
+    """Counts heartbeats, dispatches and commands, and exports the last known state of each node. The series of nodes
     are computed when the metrics are read, because thousands of nodes may report every second."""
 
     def __init__(
@@ -33,35 +33,41 @@ class FleetMetrics:
         self._part = family(
             "shoal_grpc_node_health_part", "Parts of the health score of a node, each from 0 to 1.", "node_id", "part"
         )
-        self._depth = family("shoal_grpc_node_queue_depth", "Jobs that wait in the private lane of a node.", "node_id")
+        self._depth = family(
+            "shoal_grpc_node_queue_depth", "Jobs that wait in the private lane (queue) of a node.", "node_id"
+        )
         self._heartbeat = family(
             "shoal_grpc_heartbeat", "Status messages received from a node.", "node_id", counts=True
         )
-        self._heartbeats: dict[str, int] = {}  # by node id: a hundredth of the memory of a counter's series
+        # counts by node id; they need a hundredth of the memory of a counter with series
+        self._heartbeats: dict[str, int] = {}
         self._stream_errors = counter(
             "shoal_grpc_stream_errors",
-            "Streams of nodes that were refused, broke off or were ended; without a node id if the peer is unknown.",
+            "Node streams that were refused, dropped or closed. The node id is empty if the peer is unknown.",
             "node_id",
             "type",
         )
         self._dispatched = counter(
-            "shoal_grpc_dispatch", "Jobs whose lane was chosen, by target node or `shared_queue`.", "target"
+            "shoal_grpc_dispatch", "Jobs that were assigned to a lane, by target node or `shared_queue`.", "target"
         )
         self._fallbacks = counter(
-            "shoal_grpc_dispatch_fallback", "Jobs that went to the shared lane because no node could take them."
+            "shoal_grpc_dispatch_fallback",
+            "Jobs that were assigned to the shared lane because no node could accept them.",
         )
-        self._lost = counter("shoal_nodes_lost", "Nodes that missed three heartbeats.")
+        self._lost = counter("shoal_nodes_lost", "Nodes that were declared lost after three missed heartbeats.")
         self._returned = counter(
-            "shoal_lane_jobs_returned", "Jobs that went from the lane of an absent node to the shared lane."
+            "shoal_lane_jobs_returned", "Jobs that were moved from the lane of an absent node to the shared lane."
         )
-        self._commands = counter("shoal_node_commands", "Commands for nodes that have ended, by outcome.", "state")
+        self._commands = counter(
+            "shoal_node_commands", "Node commands that have reached a final state, by outcome.", "state"
+        )
         self._pressure = gauge(
-            "shoal_back_pressure", "Load that back-pressure is based on; jobs are held back above 0.8.", "slots"
+            "shoal_back_pressure", "Load on which back-pressure is based; above 0.8, new jobs are delayed.", "slots"
         )
-        self._held = gauge("shoal_back_pressure_held", "1 while back-pressure holds new jobs back.", "slots")
+        self._held = gauge("shoal_back_pressure_held", "1 while back-pressure delays new jobs, else 0.", "slots")
         self._held_back = counter(
             "shoal_jobs_held_back",
-            "Number of times that back-pressure kept jobs from being created, by source.",
+            "Number of times that back-pressure prevented the creation of jobs, by source.",
             "source",
         )
         self._seen: Any = None  # the last `FleetSeen`
@@ -96,14 +102,15 @@ class FleetMetrics:
         self._heartbeats[signal.node_id] = self._heartbeats.get(signal.node_id, 0) + 1
 
     def collect(self) -> Iterator[Metric]:
-        """Return the metrics of the nodes that were seen last. Called in a thread, while signals arrive."""
+        """Return the metrics of the nodes in the last `FleetSeen`. This method is called in a thread, while signals
+        arrive."""
         seen = self._seen
         heartbeats = self._heartbeat()
         for node_id, count in list(self._heartbeats.items()):
             heartbeats.add_metric([node_id], count)
         yield heartbeats
         connected, score, part, depths = self._connected(), self._score(), self._part(), self._depth()
-        if seen is not None:  # otherwise no node can connect here, and 0 would look like an outage
+        if seen is not None:  # without a control plane no node can connect, and 0 would look like an outage
             connected.add_metric([], seen.connected)
         for node in () if seen is None else seen.nodes:
             health = node.health
@@ -121,7 +128,7 @@ WAITS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
 
 class MetricTable(NamedTuple):
-    """A metric as the reference documents it."""
+    """A metric as documented in the reference."""
 
     name: str
     kind: str
@@ -138,31 +145,37 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.tables: list[MetricTable] = []
         self._chore_failures = self._counter("shoal_chore_failures", "Failed runs of a chore.", "chore")
-        self._clock_steps = self._counter("shoal_clock_steps", "Clock steps of the store.", "direction")
+        self._clock_steps = self._counter("shoal_clock_steps", "Steps of the store's clock, by direction.", "direction")
         self._jobs_created = self._counter("shoal_jobs_created", "Jobs enqueued.", "kind")
         self._jobs_done = self._counter("shoal_jobs_done", "Jobs finished.", "kind")
         self._jobs_failed = self._counter("shoal_jobs_failed", "Jobs whose last attempt failed.", "kind")
         self._jobs_expired = self._counter("shoal_jobs_expired", "Jobs that became dead letters.", "kind")
         self._jobs_retried = self._counter("shoal_jobs_retried", "Failed attempts that are retried.", "kind")
-        self._leases_ended = self._counter("shoal_leases_ended", "Leases that ended, by how they ended.", "kind", "how")
+        self._leases_ended = self._counter(
+            "shoal_leases_ended", "Ended leases, by the way in which they ended.", "kind", "how"
+        )
         self._lease_wait = self._histogram(
-            "shoal_lease_wait_seconds", "Time from when a job was due until it was leased.", "kind"
+            "shoal_lease_wait_seconds", "Time between the due time of a job and its lease.", "kind"
         )
         self._pages = self._counter(
             "shoal_pages",
-            "Pages stored, by HTTP status class; `unchanged`: a 304 to a conditional request.",
+            "Pages stored, by HTTP status class. `unchanged` counts responses with 304 to conditional requests.",
             "status_class",
         )
         self._page_bytes = self._counter(
-            "shoal_page_bytes", "Bytes of pages as received, before decompression.", "status_class"
+            "shoal_page_bytes", "Bytes of pages as received (before decompression).", "status_class"
         )
-        self._holds = self._counter("shoal_host_holds", "Times that a host was put on hold, by reason.", "why")
+        self._holds = self._counter(
+            "shoal_host_holds", "Number of times that a host was put on hold, by reason.", "why"
+        )
         self._children_lost = self._counter("shoal_children_lost", "Child processes that died while running a job.")
         self._store_failures = self._counter(
             "shoal_store_failures", "Calls to the store that failed because it was not available."
         )
         self._storage_full = self._gauge(
-            "shoal_storage_full", "1 while the storage is full and no jobs that need it are leased.", "storage"
+            "shoal_storage_full",
+            "1 while the storage is full, else 0. While it is full, jobs that need the storage are not leased.",
+            "storage",
         )
         for storage in STORAGES:
             self._storage_full.labels(storage).set(0)
@@ -170,30 +183,37 @@ class Metrics:
         self._crawl_seconds = self._histogram(
             "shoal_crawl_seconds", "Duration of a crawl from start to end.", "state", buckets=SPANS
         )
-        self._results = self._counter("shoal_results", "Results of page jobs that were accepted.", "kind")
-        self._results_timed = self._counter("shoal_results_timed", "Results that report a duration.", "kind")
-        self._result_seconds = self._counter("shoal_result_seconds", "Sum of the reported durations.", "kind")
-        self._bot_pulls = self._counter("shoal_bot_pulls", "Pull requests of bots.")
+        self._results = self._counter("shoal_results", "Accepted results of page jobs.", "kind")
+        self._results_timed = self._counter("shoal_results_timed", "Accepted results that report a duration.", "kind")
+        self._result_seconds = self._counter(
+            "shoal_result_seconds", "Sum of the durations that results report.", "kind"
+        )
+        self._bot_pulls = self._counter("shoal_bot_pulls", "Requests by bots to pull jobs.")
         self._bot_jobs = self._counter("shoal_bot_jobs", "Jobs leased to bots.")
         self._late = self._histogram(
             "shoal_schedule_late_seconds",
-            "Delay between the due time of a policy and the creation of its job; the maximum of each scheduler pass.",
+            "Delay between the due time of a policy and the creation of its job. Each scheduler pass adds one "
+            "sample: its maximum.",
         )
         self._outbox_lag = self._histogram(
-            "shoal_outbox_lag_seconds", "Time from the commit of an event until the forwarder numbered it."
+            "shoal_outbox_lag_seconds",
+            "Time from the commit of an event until the forwarder gives the event its sequence number.",
         )
-        self._deliveries = self._counter("shoal_deliveries", "Attempts to deliver events to webhooks.", "result")
+        self._deliveries = self._counter(
+            "shoal_deliveries", "Attempts to deliver events to webhooks, by result.", "result"
+        )
         self._refusals = self._counter(
-            "shoal_callers_refused", "Requests with invalid credentials, except those from throttled addresses."
+            "shoal_callers_refused",
+            "Requests with invalid credentials. Requests from throttled addresses are not counted.",
         )
         self._fleet = FleetMetrics(self._counter, self._gauge, self._family)
         self.registry.register(self._fleet)
         self._rendered = self._counter("shoal_rendered_pages", "Pages that a browser rendered, by outcome.", "outcome")
         self._render_seconds = self._histogram(
-            "shoal_render_seconds", "Time to render a page, not counting its wait for a browser."
+            "shoal_render_seconds", "Time to render a page, without the time spent waiting for a browser."
         )
         self._render_requests = self._counter(
-            "shoal_render_requests", "Requests made by pages while they were rendered."
+            "shoal_render_requests", "Requests that pages sent while they were rendered."
         )
         self._browsers_started = self._counter("shoal_browsers_started", "Browsers started.")
         self._browsers_ended = self._counter("shoal_browsers_ended", "Browsers ended, by reason.", "how")
@@ -248,8 +268,8 @@ class Metrics:
         return Gauge(name, description, labels, registry=self.registry)
 
     def _family(self, name: str, description: str, *labels: str, counts: bool = False) -> Callable[[], Any]:
-        """Return a factory for a metric whose series are computed when the metrics are read: a gauge, or a counter if
-        it `counts`."""
+        """Return a factory for a metric whose series are computed when the metrics are read: a counter if `counts` is
+        set, otherwise a gauge."""
         self.tables.append(MetricTable(name, "counter" if counts else "gauge", labels, description))
         return partial(CounterMetricFamily if counts else GaugeMetricFamily, name, description, labels=labels)
 
@@ -258,7 +278,7 @@ class Metrics:
         return Histogram(name, description, labels, buckets=buckets, registry=self.registry)
 
     def _leased(self, signal: Any) -> None:
-        """Observe one sample, for a batch its longest wait."""
+        """Observe one sample; for a batch, it is the longest wait."""
         self._lease_wait.labels(signal.kind).observe(max(0.0, signal.waited_seconds))
 
     def _job_moved(self, signal: Any) -> None:
@@ -276,7 +296,7 @@ class Metrics:
             counted[str(signal.how)].labels(signal.kind).inc(signal.count)
 
     def _pages_settled(self, signal: Any) -> None:
-        """Count what one commit stored, by status class: see `PagesSettled`."""
+        """Count the pages and bytes that one commit stored, by status class (see `PagesSettled`)."""
         for status_class, count in signal.pages.items():
             self._pages.labels(status_class).inc(count)
         for status_class, count in signal.bytes.items():
@@ -288,7 +308,7 @@ class Metrics:
         self._result_seconds.labels(signal.kind).inc(signal.seconds)
 
     def _deliveries_sent(self, signal: Any) -> None:
-        """Count deliveries; a failed attempt counts as `dead` if it was the last one."""
+        """Count delivery attempts; a failed attempt counts as `dead` if it was the last attempt."""
         counts = {"delivered": signal.delivered, "failed": signal.failed - signal.dead, "dead": signal.dead}
         for result, count in counts.items():
             self._deliveries.labels(result).inc(count)

@@ -6,7 +6,7 @@ SELECT * FROM unnest(:hour::bigint[], :kind::text[], :name::text[], :amount::flo
 ON CONFLICT (hour, kind, name) DO UPDATE SET amount = job_hour.amount + excluded.amount;
 
 -- name: add_bots_to_hour
--- Add what bots did in an hour.
+-- Add the numbers of bot actions to an hour.
 -- rows: hour token bot_id seen_at pulled results failures invalid_data late_results heartbeats late_heartbeats lost_leases
 INSERT INTO bot_hour (hour, token, bot_id, seen_at, pulled, results, failures, invalid_data, late_results, heartbeats,
                       late_heartbeats, lost_leases)
@@ -25,7 +25,7 @@ DO UPDATE SET seen_at = greatest(bot_hour.seen_at, excluded.seen_at), pulled = b
               lost_leases = bot_hour.lost_leases + excluded.lost_leases;
 
 -- name: table_sizes
--- Return the bytes of each table with its indexes, and its rows as the server estimates them; NULL before it was analyzed.
+-- Return the bytes of each table with its indexes, and the server's estimate of its rows; NULL before the first ANALYZE.
 SELECT c.relname::text AS name, CASE WHEN c.reltuples >= 0 THEN c.reltuples::bigint END AS rows,
        pg_total_relation_size(c.oid) AS bytes
 FROM pg_class AS c

@@ -1,4 +1,4 @@
-"""Figures of the store: statistics by the hour, and the sizes of its tables."""
+"""Statistics of the store: hourly statistics, and table sizes."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
@@ -13,11 +13,11 @@ from shoal.base.signals import Signal, Signals
 
 HOUR: Final = 3_600_000_000  # microseconds
 EVERY: Final = timedelta(seconds=5)
-MOST_BOTS: Final = 10_000  # per batch
+MOST_BOTS: Final = 10_000  # maximum number of bots per batch
 ENDS: Final = {"done": "done", "failed": "failed", "retried": "retried", "expired": "lost", "crashed": "lost"}
-PAGES: Final = "pages"  # in place of a job kind: pages by the class of their status
-Counted = tuple[str, str]  # job kind, what happened
-Bot = tuple[str, str]  # token, and the bot's own name
+PAGES: Final = "pages"  # used in place of a job kind for the number of pages by status class
+Counted = tuple[str, str]  # job kind, and outcome
+Bot = tuple[str, str]  # token, and the name that the bot sends
 BOT_COUNTS: Final = (
     *("pulled", "results", "failures", "invalid_data", "late_results", "heartbeats", "late_heartbeats"),
     "lost_leases",
@@ -25,7 +25,7 @@ BOT_COUNTS: Final = (
 
 
 class StatisticsRefused(Signal, frozen=True, kw_only=True):
-    """The store refuses a row of the statistics, which is dropped; the others are stored."""
+    """A row of the statistics was dropped because the store rejected it; all other rows are stored."""
 
     row: str
     error: str
@@ -36,7 +36,7 @@ class Batch:
     """The counts since the last batch."""
 
     amounts: Counter[Counted] = field(default_factory=Counter)
-    bots: dict[Bot, Counter[str]] = field(default_factory=dict)  # requests, and what BOT_COUNTS names
+    bots: dict[Bot, Counter[str]] = field(default_factory=dict)  # number of requests, and the counts in BOT_COUNTS
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -65,21 +65,21 @@ class HourRow:
 
     @property
     def retry_rate(self) -> float | None:
-        """The share of finished attempts that were retried; None if there were none."""
+        """The share of finished attempts that were retried; None without finished attempts."""
         retried = self.count("retried")
         finished = self.count("done") + self.count("failed") + retried
         return round(retried / finished, 4) if finished else None
 
     @property
     def average_seconds(self) -> float | None:
-        """The average duration of the timed fetches; None if there were none."""
+        """The average duration of the timed fetches; None without timed fetches."""
         timed = self.amounts.get("timed", 0)
         return round(self.amounts.get("seconds", 0) / timed, 3) if timed else None
 
 
 @dataclass(frozen=True, slots=True)
 class BotActivity:
-    """A bot that sent requests, and what it did."""
+    """A bot that sent requests, and the numbers of its actions."""
 
     token: str
     bot_id: str
@@ -88,10 +88,10 @@ class BotActivity:
     results: int = 0  # accepted results
     failures: int = 0  # results that report a failure
     invalid_data: int = 0  # results that lack a required field
-    late_results: int = 0  # without a valid lease
+    late_results: int = 0  # rejected because the lease was not valid
     heartbeats: int = 0
-    late_heartbeats: int = 0  # without a valid lease
-    lost_leases: int = 0  # expired leases: neither a result nor a heartbeat came in time
+    late_heartbeats: int = 0  # rejected because the lease was not valid
+    lost_leases: int = 0  # expired leases: no result or heartbeat arrived in time
 
 
 class HourlyStatsReader:
@@ -101,8 +101,8 @@ class HourlyStatsReader:
         self._database = database
 
     async def read(self, hours: int, kind: str | None, most_bots: int) -> tuple[list[HourRow], list[BotActivity]]:
-        """Return those of the last `hours` hours in which something happened, newest first, and the bots that sent
-        requests in them, most recent first, read together."""
+        """Return the statistics of those of the last `hours` hours that had activity, newest first, and the bots that
+        sent requests in this time, most recent first. Both are read in one transaction."""
 
         async def look(tx: Tx) -> tuple[list[HourRow], list[BotActivity]]:
             now: int = await tx.value("now")
@@ -151,7 +151,7 @@ class HourlyStats:
         return batch
 
     def put_back(self, batch: Batch) -> None:
-        """Add a batch that could not be stored to the next one."""
+        """Add a batch that could not be stored to the next batch."""
         self._batch.amounts += batch.amounts
         for bot, done in batch.bots.items():
             self._add(bot, done)
@@ -185,7 +185,8 @@ class HourlyStats:
 
 
 class HourlyStatsWriter:
-    """Writes the counts to the store; a row that it refuses is dropped. The rest is written when the process ends."""
+    """Writes the counts to the store at intervals, and once more when the process ends. A row that the store rejects is
+    dropped."""
 
     name = "hourly stats"
 
@@ -202,7 +203,7 @@ class HourlyStatsWriter:
             while waiting:
                 await self._store(waiting, refused)
             if len(refused) == len(batch) > 1:
-                raise refused[0][1]  # the fault is not in the rows
+                raise refused[0][1]  # if all rows are rejected, the cause is not in the rows
         except BaseException:
             for part in [*waiting, *(row for row, _ in refused)]:
                 self._hours.put_back(part)
@@ -213,7 +214,8 @@ class HourlyStatsWriter:
         return PassResult()
 
     async def _store(self, waiting: list[Batch], refused: list[tuple[Batch, Exception]]) -> None:
-        """Store the last batch that waits; halve it if the store refuses it, until only refused rows are left."""
+        """Store the last waiting batch. If the store rejects the batch, halve it, so that in the end only single rows
+        are rejected."""
         part = waiting[-1]
         try:
             await self._database.run(lambda tx: _add_to_hour(tx, part))
@@ -235,7 +237,7 @@ async def _add_to_hour(tx: Tx, batch: Batch) -> None:
     """Add a batch to the current hour, by the store's clock."""
     now: int = await tx.value("now")
     hour = now - now % HOUR
-    # Sorted, so that two processes that add at the same time cannot deadlock.
+    # The rows are sorted, so that two processes that write at the same time cannot deadlock.
     amounts = [(hour, kind, name, float(amount)) for (kind, name), amount in sorted(batch.amounts.items())]
     bots = [
         (hour, *bot, now if done["requests"] else 0, *(done[name] for name in BOT_COUNTS))
@@ -264,7 +266,7 @@ class HourlyStatsRetention:
 
 @dataclass(frozen=True, slots=True)
 class TableSize:
-    """The size of one table; None: not known without reading all of it."""
+    """The size of one table. None means that the number is unknown without reading the whole table."""
 
     name: str
     rows: int | None  # an estimate
@@ -273,7 +275,8 @@ class TableSize:
 
 @dataclass(frozen=True, slots=True)
 class StoreSize:
-    """The size of a store. `free`: bytes inside of it that new rows use first; None if that is not known."""
+    """The size of a store. `free` is the number of bytes inside the store that new rows use first, or None if
+    unknown."""
 
     bytes: int
     free: int | None
@@ -281,8 +284,8 @@ class StoreSize:
 
 
 async def read_store_size(database: Database) -> StoreSize:
-    """Return the sizes. Rows are what the database estimates, or for a file the range of row numbers, which counts
-    removed rows in between; URLs and pages of crawls are the sums of their counters."""
+    """Return the sizes. Row counts are estimates of PostgreSQL, or in SQLite the range of row numbers, which includes
+    removed rows. The numbers of URLs and pages are the sums of the crawls' counters."""
 
     async def look(tx: Tx) -> StoreSize:
         rows = await tx.all("table_sizes")

@@ -5,7 +5,7 @@ INSERT INTO job_hour (hour, kind, name, amount) VALUES (:hour, :kind, :name, :am
 ON CONFLICT (hour, kind, name) DO UPDATE SET amount = amount + excluded.amount;
 
 -- name: add_bots_to_hour
--- Add what bots did in an hour.
+-- Add the numbers of bot actions to an hour.
 -- rows: hour token bot_id seen_at pulled results failures invalid_data late_results heartbeats late_heartbeats lost_leases
 INSERT INTO bot_hour (hour, token, bot_id, seen_at, pulled, results, failures, invalid_data, late_results, heartbeats,
                       late_heartbeats, lost_leases)
@@ -37,6 +37,6 @@ SELECT 'audit_entry' AS name, (SELECT max(rowid) FROM audit_entry) - (SELECT min
 SELECT 'fate', NULL, NULL;
 
 -- name: store_size
--- Return the bytes of the file, and how many of them are free inside of it.
+-- Return the size of the file in bytes, and the number of free bytes inside it.
 SELECT p.page_count * s.page_size AS bytes, f.freelist_count * s.page_size AS free
 FROM pragma_page_count() AS p, pragma_page_size() AS s, pragma_freelist_count() AS f;

@@ -1,2 +1,2 @@
-"""What runs in a process: controller, worker, child and renderer with what they listen on, and a crawl or an analysis
-in the process of the caller."""
+"""The processes of Shoal: controller, worker, child and renderer with their listening sockets, and crawls and analyses
+in the caller's process."""

@@ -1,5 +1,5 @@
-"""The entry point of a worker's child process. Not a command: only workers call it, with their pid and the child's
-role."""
+"""The entry point of a worker's child process. It is not a command: only workers start it, with their pid and the
+child's role as arguments."""
 
 import gc
 import os
@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING
 
 if __name__ == "__main__":
-    gc.disable()  # a fifth of the start: nothing that is imported is garbage. `reduce_collections` enables it
+    # saves a fifth of the start-up time, as imports create no garbage; `reduce_collections` enables collection
+    gc.disable()
 
 import uvloop
 
@@ -42,9 +43,9 @@ def main(runs: Runs = RUNNERS, pages: Pages = page_job_executor) -> None:
 @asynccontextmanager
 async def _begun() -> AsyncIterator[App]:
     """Open the application of a child. An error at start, such as an unavailable store, is reported in one line."""
-    warnings.simplefilter("ignore", RemovedSetting)  # the worker has said so
+    warnings.simplefilter("ignore", RemovedSetting)  # the worker has already printed the warning
     settings = load().settings
-    signals = logged(settings)  # its worker has the metrics
+    signals = logged(settings)  # without metrics: the worker counts them
     try:
         async with opened(settings, signals) as app:
             await app.controller_addresses.run_once()

@@ -1,4 +1,5 @@
-"""The control plane in `shoal serve` and in workers. Only processes that use it import this module, and so gRPC."""
+"""The control plane in `shoal serve` and in workers. Only processes that use the control plane import this module,
+because it imports gRPC."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,12 +18,12 @@ from shoal.work.node_agent import BrowserSource, NodeAgent, NodeRendering
 from shoal.work.worker import Worker
 
 EVERY_INTERFACE = ("", "0.0.0.0", "::")
-DEPTH_COUNTED = 1000  # jobs of a private lane that a heartbeat counts
+DEPTH_COUNTED = 1000  # maximum number of private-lane jobs that a heartbeat counts
 
 
 @asynccontextmanager
 async def listening_for_nodes(app: App) -> AsyncIterator[Address]:
-    """Serve the control plane while the block runs; yield its address."""
+    """Serve the control plane while the block runs; yield the address."""
     listen = await _listen_address(app)
     server = app.fleet.control_server()
     address = await server.start(listen)
@@ -34,7 +35,7 @@ async def listening_for_nodes(app: App) -> AsyncIterator[Address]:
 
 
 async def _listen_address(app: App) -> Address:
-    """Return the address to listen on: before a token exists, only one that other machines cannot reach."""
+    """Return the address to listen on. Before a token exists, it is an address that other machines cannot reach."""
     listen = app.settings.grpc.listen
     if is_loopback(listen.host) or await app.access.tokens.any_made():
         if not is_loopback(listen.host) and app.settings.serve.tls_cert is None:
@@ -50,7 +51,7 @@ async def _listen_address(app: App) -> Address:
 
 
 def rendering_of(settings: Settings) -> NodeRendering:
-    """Return where a worker with these settings renders pages."""
+    """Return how a worker with these settings renders pages."""
     if not has_browser(settings.render):
         return NodeRendering()
     source = BrowserSource.SERVICE if settings.render.url else BrowserSource.LOCAL
@@ -58,7 +59,8 @@ def rendering_of(settings: Settings) -> NodeRendering:
 
 
 class WorkerControl:
-    """The control plane of one worker. `worker` returns the current one, since a worker that failed is replaced."""
+    """The connection of one worker to the control plane. `worker` returns the current worker, because a failed worker
+    is replaced."""
 
     def __init__(self, app: App, worker: Callable[[], Worker]) -> None:
         settings, node_id = app.settings, NodeId(worker().node_id)
@@ -79,8 +81,8 @@ class WorkerControl:
         self._client.nudge()
 
     async def run(self, working: Awaitable[None]) -> None:
-        """Await a worker, connected to its controller. If another worker takes over its node id, stop it, and raise
-        `NodeDisplaced` once it has returned its jobs."""
+        """Keep a worker connected to its controller until the worker ends. If a different worker takes over the node
+        id, stop this worker, and raise `NodeDisplaced` once it has returned its jobs."""
         connecting = asyncio.create_task(self._client.run())
         connecting.add_done_callback(self._on_ended)
         try:

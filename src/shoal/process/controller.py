@@ -37,11 +37,11 @@ from shoal.work.worker import Worker, WorkerDisplaced
 if TYPE_CHECKING:
     from shoal.process.control_plane import WorkerControl
 
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0  # before a failed worker is replaced
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0  # pauses before a failed worker is replaced
 
 
 async def serve(flags: Mapping[str, str | None], workers: int, first_token_file: Path | None) -> None:
-    """Run a controller until it is stopped. `flags` override settings of the environment."""
+    """Run a controller until it is stopped. `flags` override settings from the environment."""
     asked = load(flags).settings.serve
     tls_of(asked)
     listener = open_socket(asked.listen)
@@ -66,12 +66,13 @@ async def serve(flags: Mapping[str, str | None], workers: int, first_token_file:
         for warning in (app.database.warning, file_permission_warning(app)):
             if warning:
                 note(warning)
-        gc.freeze()  # what was loaded stays; a full collection that looked at it would stop the event loop for 50 ms
+        # loaded modules stay in memory; a full collection that visits them would stop the event loop for 50 ms
+        gc.freeze()
         await controller.run()
 
 
 class Controller:
-    """Everything `shoal serve` runs, started and stopped together."""
+    """All services of `shoal serve`, which are started and stopped together."""
 
     def __init__(self, app: App, metrics: Metrics, listener: socket.socket, workers: Sequence[Worker]) -> None:
         self._app = app
@@ -87,7 +88,7 @@ class Controller:
             self._chores.append(app.chores.worker_presence(lambda: any(one.is_leasing for one in self._workers)))
         self._server = self._serving(metrics)
         self._ending = asyncio.Event()
-        self._controls: list[WorkerControl] = []  # the workers in this process, if they report to a controller
+        self._controls: list[WorkerControl] = []  # for each worker in this process, if workers report to a controller
 
     @property
     def address(self) -> str:
@@ -96,10 +97,10 @@ class Controller:
 
     async def run(self) -> None:
         on_stop(self.stop)
-        self._app.wake.subscribe(lambda: None, lambda: False)  # only to notice when notifications get lost
+        self._app.wake.subscribe(lambda: None, lambda: False)  # subscribed only to notice when notifications get lost
         for chore in self._chores:
             chore.start()
-        self._announcing.nudge()  # immediately: a worker may start with a crawl that leads to this server
+        self._announcing.nudge()  # immediately, because the first crawl of a worker may contain links to this server
         compiling = asyncio.create_task(self._app.console.shell.compile_templates())
         working = [asyncio.create_task(work) for work in self._working()]
         try:
@@ -113,7 +114,7 @@ class Controller:
             raise self._schema.error
 
     def _working(self) -> list[Coroutine[None, None, None]]:
-        """Return what runs the workers of this process."""
+        """Return the coroutines that run the workers of this process."""
         places = range(len(self._workers))
         if not self._workers or self._app.settings.grpc.controller is None:
             return [self._work(place) for place in places]
@@ -125,13 +126,13 @@ class Controller:
     async def _work_connected(self, place: int) -> None:
         try:
             await self._controls[place].run(self._work(place))
-        except NodeDisplaced as error:  # the API should not go down with one of its workers
+        except NodeDisplaced as error:  # a displaced worker must not stop the API
             node_id = self._workers[place].node_id
             self._app.signals.emit(WorkerDisplaced(node_id=node_id, error=error.message))
 
     async def _work(self, place: int) -> None:
-        """Run a worker and replace it if it fails: nothing else supervises it, and the API should not go down
-        with it."""
+        """Run a worker, and replace it if it fails. No other supervisor exists, and the failure of a worker must not
+        stop the API."""
         pause_seconds = FIRST_PAUSE_SECONDS
         while True:
             worker, began = self._workers[place], self._app.clock.monotonic()
@@ -162,7 +163,7 @@ class Controller:
             self.stop()
 
     def stop(self) -> None:
-        """Shut down cleanly; on a second call, without waiting for work in progress."""
+        """Shut down cleanly. On a second call, do not wait for work in progress."""
         if self._ending.is_set():
             self._server.force_exit = True
         self._ending.set()
@@ -203,7 +204,7 @@ async def write_first_token(app: App, path: Path) -> None:
         return
     try:
         make_private(path.parent)
-        # The file comes first: a token that cannot be written would lock everybody out.
+        # The file is opened before the token is created: a token that cannot be written would lock everybody out.
         with os.fdopen(open_private(str(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:
             made = await app.access.tokens.create(TokenRequest(name="first", role="admin"), local_caller())
             file.write(f"{made.text}\n")

@@ -21,17 +21,18 @@ ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,64}")  # no path traversal
 
 @dataclass(frozen=True, slots=True)
 class CrawlRequest:
-    """A request for a local crawl. `trusted`: the user named the seeds, so private addresses among them are allowed."""
+    """A request for a local crawl. `trusted` means that the user chose the seeds, so seeds at private addresses are
+    allowed."""
 
     config: CrawlConfig | None = None
     crawl_id: CrawlId | None = None
     resume: str | None = None
     trusted: bool = True
     more: Iterator[list[str]] | None = None  # further seeds, in batches, which are added before the crawl starts
-    change: CrawlChange | None = None  # of the options of the crawl that is resumed
+    change: CrawlChange | None = None  # changed options of the crawl to resume
 
     async def find(self, app: App) -> Crawl:
-        """Store the new crawl, or look up the one to resume."""
+        """Store the new crawl, or look up the crawl to resume."""
         if self.config is None:
             found = (await app.crawls.get(await app.crawls.whole_id(self.resume or ""))).crawl
             if self.change is not None:
@@ -52,18 +53,18 @@ class CrawlRequest:
                 crawl = await app.crawls.add_seeds(crawl.id, seeds, is_named=self.trusted)
             await app.crawls.start(crawl.id, local=True)
         except BaseException:
-            await app.crawls.stop(crawl.id, "interrupted")  # some of its seeds are missing
+            await app.crawls.stop(crawl.id, "interrupted")  # the crawl is incomplete without the remaining seeds
             raise
         return (await app.crawls.get(crawl.id)).crawl
 
 
 def check_rendering(app: App, config: CrawlConfig) -> None:
-    """Raise if pages are to be rendered and packages for that are missing, or `BadConfig` if every page has to be
-    rendered and there is no browser here."""
+    """Raise if pages are to be rendered but the required packages are missing. Raise `BadConfig` if every page has to
+    be rendered but this machine has no browser."""
     if config.render != "never":
         require("render", "Rendering")
     if config.render == "always":
-        from shoal.app.render import check_browser  # few crawls render
+        from shoal.app.render import check_browser  # imported here because few crawls render pages
 
         check_browser(app.settings)
 
@@ -77,7 +78,7 @@ def read_id(text: str, called: str) -> CrawlId:
 
 
 def read_config(values: Mapping[str, Any], called: Callable[[str], str] = str) -> CrawlConfig:
-    """Return the options of a crawl. Raise for the first invalid one, named as the caller calls it."""
+    """Return the options of a crawl. Raise for the first invalid option; `called` returns the caller's name for it."""
     config = CrawlConfig.read(values, strict=False, called=called)
     seeds_of(config, called)
     return config

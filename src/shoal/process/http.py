@@ -1,5 +1,5 @@
-"""What a process serves over HTTP: its listening socket, the exposure check, the settings of the server, and the health
-endpoints of a worker. Other applications come from the caller."""
+"""HTTP serving in a process: the listening socket, the exposure check, the server configuration, and the health
+endpoints of a worker. All other applications come from the caller."""
 
 import asyncio
 import socket
@@ -24,13 +24,13 @@ from shoal.serve.health import HealthApi
 
 
 def address_of(listener: socket.socket) -> str:
-    """Return the actual address of a socket, whatever port was requested. Crawls need it to avoid crawling this
-    process."""
+    """Return the actual address of a socket, even if port 0 was requested. Crawls need the address, so that they do not
+    crawl this process."""
     return str(Address(*listener.getsockname()[:2]))
 
 
 def open_socket(listen: Address, asked_by: str = "--listen") -> socket.socket:
-    """Open the socket. Done before anything else, so that a taken port is the first error."""
+    """Open the socket. This is called first of all, so that a port in use is the first error."""
     host = listen.host or "0.0.0.0"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -42,14 +42,14 @@ def open_socket(listen: Address, asked_by: str = "--listen") -> socket.socket:
         raise BackendUnavailable(
             f"port {listen.port}",
             error.strerror or "taken",
-            f"stop the process that uses it, or choose another with {asked_by}",
+            f"stop the process that uses it, or choose a different port with {asked_by}",
         ) from None
     return listener
 
 
 async def check_exposure(app: App, settings: ServeSettings) -> None:
-    """Raise if other machines could reach the server before a token exists. The socket is bound, but accepts nothing
-    yet."""
+    """Raise if other machines could reach the server before a token exists. At this time, the socket is bound but
+    accepts no connections."""
     if is_loopback(settings.listen.host):
         return
     if not await app.access.tokens.any_made():
@@ -79,7 +79,7 @@ def config_of(site: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
 
 
 class Server(BoundedServer):
-    """A server that leaves signals to the worker."""
+    """A server without signal handlers, because the worker handles the signals."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -100,7 +100,7 @@ def health_of(app: App, metrics: Metrics, full_storage: Callable[[], Mapping[str
 async def probed(
     app: App, metrics: Metrics, listen: Address, full_storage: Callable[[], Mapping[str, str]] = dict
 ) -> AsyncIterator[str]:
-    """Serve while the block runs; yield the address. Access rules are those of a controller."""
+    """Serve while the block runs; yield the address. The access rules are the same as in a controller."""
     settings = app.settings.serve.but(listen=listen)
     await check_exposure(app, settings)
     listener = open_socket(listen, "SHOAL_WORKER_LISTEN")

@@ -1,5 +1,5 @@
-"""Shared by all processes: logs and metrics from signals, garbage collection, and a watch for a page that blocks the
-event loop."""
+"""Shared parts of all processes: logs and metrics from signals, garbage collection, and a watch for pages that block
+the event loop."""
 
 import asyncio
 import gc
@@ -37,8 +37,8 @@ def watched(settings: Settings) -> "tuple[Signals, Metrics]":
 
 
 def quiet(settings: Settings, is_printed: Callable[[Signal], bool] = lambda _: False) -> Signals:
-    """Return a signal bus for an interactive command: log only warnings, and neither state changes of its crawl nor
-    what else the command prints itself."""
+    """Return a signal bus for an interactive command. It logs only warnings, and leaves out messages that the command
+    prints itself, such as state changes of its crawl."""
     silence()
     level = settings.log.but(level="warning")
     logs, signals = Logs(level, SystemClock()), Signals()
@@ -51,28 +51,29 @@ def quiet(settings: Settings, is_printed: Callable[[Signal], bool] = lambda _: F
     return signals
 
 
-GENERATION_0 = 20_000  # objects; a lower number would scan the pages of a commit several times before they are stored
+# objects; with a lower number, the pages of a commit would be scanned several times before they are stored
+GENERATION_0 = 20_000
 
 
 def reduce_collections() -> None:
-    """Exclude imported modules from collection, and collect less often: page objects have no cycles. Saves two to three
-    percent of a crawl's time."""
+    """Exclude imported modules from garbage collection, and collect less often, because page objects have no cycles.
+    This saves two to three percent of a crawl's time."""
     gc.freeze()
     gc.set_threshold(GENERATION_0)
     gc.enable()
 
 
-LOOKS: Final = 4  # checks per allowed silence of the loop
+LOOKS: Final = 4  # number of checks within the time for which the loop may be silent
 NAMES: Final = ("task", "source", "outcome", "errand", "url")
 """Names of local variables that hold a page's URL, or an object with one."""
 
 
 class StallWatch:
-    """Watches the running event loop while the block runs: `shoal crawl` has no parent process that would kill a page
-    that blocks it. `say` is called from the thread.
+    """Watches the running event loop while the block runs, because `shoal crawl` has no parent process that would kill
+    it when a page blocks it. `say` is called from the watching thread.
 
-    A thread watches the loop, which cannot watch itself. Nothing is killed, since the page may still finish. A page
-    whose parser does not release the interpreter lock is reported only when it does.
+    A thread watches the loop, because a blocked loop cannot watch itself. Nothing is killed, since the page may still
+    finish. If a parser does not release the interpreter lock, its page is reported only when the lock is released.
     """
 
     def __init__(self, longest_seconds: float, how_to_go_on: str, clock: Clock, say: Callable[[str], None]) -> None:
@@ -101,8 +102,8 @@ class StallWatch:
         self._thread.join()
 
     def is_stalled(self, now: float) -> bool:
-        """Return whether the loop has been silent for too long and this was not reported yet. A check that is itself
-        late means that the whole process was stopped, e.g. by Ctrl-Z; the time then starts again."""
+        """Return whether the loop has been silent for too long and this has not been reported yet. If the check itself
+        is late, the whole process was stopped, for example by Ctrl-Z; then the silence is measured again from now."""
         late = now - self._looked_at > self._longest_seconds / 2
         self._looked_at = now
         if late:
@@ -120,7 +121,7 @@ class StallWatch:
     def _watch(self) -> None:
         while not self._over.wait(self._longest_seconds / LOOKS):
             if self.is_stalled(self._clock.monotonic()):
-                url = url_in(sys._current_frames().get(self._watched))  # noqa: SLF001 (the only way to see it)
+                url = url_in(sys._current_frames().get(self._watched))  # noqa: SLF001 (the only way to see the frame)
                 what = f"{url} has" if url else "Something has"
                 self._say(
                     f"{what} blocked the crawl for more than {self._longest_seconds:g} s. Wait, or "
@@ -129,7 +130,7 @@ class StallWatch:
 
 
 def url_in(frame: FrameType | None) -> str | None:
-    """Return the URL that the innermost of these calls works on."""
+    """Return the URL in the local variables of the innermost frame that has one."""
     while frame is not None:
         for name in NAMES:
             value = frame.f_locals.get(name)

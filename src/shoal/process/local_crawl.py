@@ -1,6 +1,6 @@
-"""A crawl that runs in this process and returns its pages in batches, each page exactly once.
+"""A crawl that runs in this process. It returns its pages in batches, and each page exactly once.
 
-It is stored like any other: leaving early pauses the crawl, and after a kill another process can take it over.
+The crawl is stored like all crawls: leaving early pauses it, and after a kill, a different process can resume it.
 """
 
 import asyncio
@@ -31,8 +31,9 @@ from shoal.process.runners import extra_walkers, make_walker, storage_of
 from shoal.queue.job import Lease
 from shoal.work.leases import LeaseRenewer, LocalLease
 
-PAGES_AT_ONCE = 500  # pages per read from the store
-LAST_PASS_SECONDS = 1.0  # how long the end waits for the last hourly statistics; a warning is logged if they fail
+PAGES_AT_ONCE = 500  # number of pages per read from the store
+# time limit for writing the last hourly statistics at the end; a warning is logged if writing fails
+LAST_PASS_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -43,10 +44,10 @@ class CrawlTally:
     errors: int = 0
     bytes: int = 0
     depth: int = 0
-    hosts: set[int] = field(default_factory=set)  # hosts this process sent requests to
-    again: int = 0  # pages that failed here and wait for a retry
-    retried_after: str | None = None  # the last status or error after which a page is retried
-    failed_seeds: list[FailedSeed] = field(default_factory=list)  # the first, and one more
+    hosts: set[int] = field(default_factory=set)  # hosts to which this process sent requests
+    again: int = 0  # number of pages that failed in this process and wait for a retry
+    retried_after: str | None = None  # the status or error that caused the last retry
+    failed_seeds: list[FailedSeed] = field(default_factory=list)  # the first failures, up to one more than are listed
 
     @classmethod
     def of(cls, counts: Counts) -> Self:
@@ -62,7 +63,7 @@ class CrawlTally:
                 self.depth = page.depth
 
     def count_try(self, done: Settled) -> None:
-        """Count a retry as done, and a new failure as waiting for a retry."""
+        """Update the number of pages that wait for a retry: subtract a finished retry, and add a new failure."""
         failed_before = done.task.attempts > 0
         self.retried_after = done.retried_after or self.retried_after
         if failed_before or done.page is None:
@@ -70,20 +71,21 @@ class CrawlTally:
             self.again = max(0, self.again + tried - (failed_before and not done.untried))
 
     def covers(self, counts: Counts) -> bool:
-        """Return whether every stored page was counted: each has a status, an error, or both."""
+        """Return whether every stored page was counted. Each page has a status, an error, or both."""
         return (self.pages, self.errors) == (counts.pages, counts.errors)
 
 
 class CrawledPage(NamedTuple):
-    """A page, and its response if it was just fetched in this process and the reader asked for it."""
+    """A page. It includes the response if the page was just fetched in this process and the reader asked for
+    responses."""
 
     page: Page
     captured: CapturedExchange | None = None
 
 
 class LocalCrawl:
-    """A crawl leased by this process while the block runs. Leaving the block before the crawl has ended pauses it.
-    `with_responses`: the reader gets the responses of the pages that are fetched here, too."""
+    """A crawl leased by this process while the block runs. Leaving the block before the crawl has ended pauses it. With
+    `with_responses`, the reader also gets the responses of pages that are fetched in this process."""
 
     def __init__(self, app: App, crawl: Crawl, *, with_responses: bool = False) -> None:
         self.crawl = crawl
@@ -95,15 +97,15 @@ class LocalCrawl:
         self._last_read = 0  # number of the last page read from the store
         self._lease: Lease | None = None
         self._renewer: LeaseRenewer | None = None
-        self._watched = AsyncExitStack()  # ends the hourly statistics and the lease renewal
+        self._watched = AsyncExitStack()  # on exit, stops the hourly statistics and the lease renewal
         self._walker: Walker | None = None
         self._pausing: str | None = None
         self._working: asyncio.Task[None] | None = None
-        self._raised = False  # the reader has received the exception
+        self._raised = False  # whether the reader has received the exception
         self._schema = SchemaWatch(app.database, self._leave_upgraded)
 
     async def __aenter__(self) -> Self:
-        """Lease the crawl; raise if another process has it. A completed crawl is only read."""
+        """Lease the crawl; raise if a different process holds it. A completed crawl is only read."""
         work = self._walk_all if await self._take() else self._read_all
         try:
             self.tally = CrawlTally.of((await self.status()).counts)
@@ -133,7 +135,8 @@ class LocalCrawl:
         while lease is None:
             if self.crawl.state is CrawlState.COMPLETED:
                 return False
-            if not self.crawl.named:  # taken over from workers: this process must be allowed to reach its hosts, too
+            # taken over from workers: this process must also be allowed to reach the crawl's hosts
+            if not self.crawl.named:
                 self._app.crawls.check(self.crawl.config)
             await taking.reopen(self.crawl)
             try:
@@ -160,9 +163,9 @@ class LocalCrawl:
         return [page for page, _ in await self.next_crawled()]
 
     async def next_crawled(self) -> list[CrawledPage]:
-        """Return the next pages; empty at the end. Every page comes exactly once: first the stored pages in their
-        order, then each page as it is committed. Raise the error that ended the crawl, if any; `SchemaMismatch` if it
-        was paused because a newer version of Shoal has upgraded the store."""
+        """Return the next pages; the list is empty at the end. Every page is returned exactly once: first the stored
+        pages in their order, then new pages when they are committed. Raise the error that ended the crawl, if there was
+        one, or `SchemaMismatch` if the crawl was paused because a newer version of Shoal has upgraded the store."""
         assert self._working is not None
         pages = await self._stream.next()
         if not pages:
@@ -177,27 +180,27 @@ class LocalCrawl:
 
     @property
     def waits_for(self) -> str | None:
-        """What the next fetch of this process waits for; None if for a response."""
+        """The reason why the next fetch of this process waits; None if it waits for a response."""
         return None if self._walker is None else self._walker.waits_for
 
     async def held(self) -> list[HeldHost]:
-        """Return hosts on hold for which URLs of the crawl wait."""
+        """Return the hosts on hold that have waiting URLs of the crawl."""
         return await self._app.crawls.held_hosts(self.crawl.id)
 
     async def pause(self, reason: str) -> None:
-        """Request a pause; the batches end once the crawl is paused. A crawl that has ended stays so."""
+        """Request a pause; the batches end once the crawl is paused. A crawl that has ended is not changed."""
         self._pausing = reason
         self._stream.unbind()
         if self._walker is None:
-            return  # still reading: the walker checks this before it takes anything
+            return  # stored pages are still being read: the reason is checked before the walker takes any URL
         try:
             await self._app.crawls.pause(self.crawl.id, reason)
             self._walker.nudge()
-        except StateConflict:  # ended, or not running yet
+        except StateConflict:  # the crawl has ended, or is not running yet
             self._walker.leave(reason)
 
     def _leave_upgraded(self) -> None:
-        """Pause the crawl with the next commit, and make no more."""
+        """Pause the crawl with the next commit, which is the last one."""
         self._pausing = SchemaMismatch.code
         self._stream.unbind()
         if self._walker is not None:
@@ -284,7 +287,7 @@ class LocalCrawl:
                 return
 
     async def _read_missed(self) -> None:
-        """Deliver stored pages that the walker did not: those of a commit whose response was lost, or of
+        """Deliver stored pages that the walker did not deliver: pages of a commit whose response was lost, and pages of
         other walkers."""
         if self.tally.covers((await self.status()).counts):
             return
@@ -296,7 +299,7 @@ class LocalCrawl:
             self._stream.add([CrawledPage(page) for page in missed])
 
     async def _stored(self) -> AsyncIterator[list[Page]]:
-        """Yield stored pages in their order, after those already read."""
+        """Yield the stored pages that have not been read yet, in order."""
         store, number = PageStore(), self.crawl.number
         while rows := await self._app.database.read(lambda tx: store.after(tx, number, self._last_read, PAGES_AT_ONCE)):
             self._last_read = rows[-1][0]
@@ -304,7 +307,8 @@ class LocalCrawl:
             await self._stream.wait_for_capacity()
 
     async def _ensure_paused(self, reason: str) -> None:
-        """Pause the crawl in one commit if it is neither ended nor paused: our walker has left, so nobody holds it."""
+        """Pause the crawl in one commit, unless it has ended or is already paused. The walker of this process has left,
+        so no process holds the crawl."""
         with suppress(StateConflict):
             await self._app.crawls.pause(self.crawl.id, reason)
 
@@ -315,25 +319,26 @@ class LocalCrawl:
         if self._lease is None or not (self._working.cancelled() or isinstance(failure, OperatorError)):
             return
         self._pausing = failure.code if isinstance(failure, OperatorError) else "interrupted"
-        with suppress(OperatorError, LeaseLost):  # then the next process takes the crawl over as it is
+        # after an error, the next process takes the crawl over in its current state
+        with suppress(OperatorError, LeaseLost):
             await self._walk()
             await self._ensure_paused(self._pausing)
 
 
-MOST_WAITING = 500  # unread pages at which the walker stops taking more
-MOST_BYTES = 32_000_000  # of unread responses; two commits of the walker may have as many again
+MOST_WAITING = 500  # number of unread pages at which the walker stops taking URLs
+MOST_BYTES = 32_000_000  # limit for unread responses; two commits of the walker may add as much again
 
 
 class PageStream:
-    """A bounded buffer of pages for a reader that may be slower than the walker. Responses that the reader has got with
-    the last pages count as unread until it asks for the next ones."""
+    """A bounded buffer of pages for a reader that may be slower than the walker. The responses of the last returned
+    pages count as unread until the reader asks for the next pages."""
 
     def __init__(self, caught_up: Callable[[], None] = lambda: None, most: int = MOST_WAITING) -> None:
         self._caught_up = caught_up
         self._most = most
         self._pages: list[CrawledPage] = []
-        self._bytes = 0  # of the responses of these pages
-        self._handed_bytes = 0  # of those that the reader got last
+        self._bytes = 0  # size of the responses of these pages
+        self._handed_bytes = 0  # size of the responses that were last returned to the reader
         self._ended = False
         self._abandoned = False
         self._bounded = True
@@ -342,8 +347,8 @@ class PageStream:
         self._has_capacity.set()
 
     def add(self, pages: list[CrawledPage]) -> None:
-        """Add pages. Never blocks, since they are already committed; wait for capacity before the next
-        commit."""
+        """Add pages. This never blocks, because the pages are already committed; the walker must wait for capacity
+        before the next commit."""
         if not pages or self._abandoned:
             return
         self._pages += pages
@@ -365,7 +370,7 @@ class PageStream:
         await self._has_capacity.wait()
 
     async def next(self) -> list[CrawledPage]:
-        """Return the pages since the last call; empty at the end."""
+        """Return the pages added since the last call; the list is empty at the end."""
         self._handed_bytes = 0
         self._reopen()
         while not self._pages and not self._ended:
@@ -391,7 +396,7 @@ class PageStream:
         self._has_capacity.set()
 
     def abandon(self) -> None:
-        """Discard all pages, now and later, since the reader has left; wake everybody who waits."""
+        """Discard all present and future pages, because the reader has left, and wake all waiting tasks."""
         self._abandoned = True
         self._pages, self._bytes = [], 0
         self.unbind()

@@ -1,5 +1,5 @@
-"""One page, fetched in this process as a crawl would fetch it: robots.txt, the slots of its host, the address rule, its
-redirects, and a browser if it needs one. Nothing of it is stored, except what is known about its host."""
+"""One page, fetched in this process as in a crawl: with robots.txt, the slots of its host, the address rule, redirects,
+and a browser if the page needs one. The page is not stored; only the state of its host is."""
 
 import asyncio
 from collections.abc import Mapping
@@ -29,19 +29,20 @@ from shoal.web.page_fetcher import Fetched, PageFetcher, RedirectChain, Retries
 from shoal.web.single_fetch import Done
 
 OPTIONS: Final = ("render", "wait_for", "scroll", "click", "robots", "user_agent", "headers", "cookies", "proxy")
-"""The options of a crawl that say how a page is fetched."""
-NAME: Final = CrawlId("fetch")  # of what is fetched for no crawl, in logs
+"""The crawl options that define how a page is fetched."""
+NAME: Final = CrawlId("fetch")  # stands in logs for pages that belong to no crawl
 
 
 class FetchedPage(NamedTuple):
-    """A page, and a picture of it as PNG if it was asked for."""
+    """A page, and its screenshot as PNG if requested."""
 
     crawled: CrawledPage
     screenshot: bytes | None = None
 
 
 def read_fetch(url: str, options: Mapping[str, Any], *, trusted: bool = True) -> Crawl:
-    """Return the crawl of this one page. Raise for the first invalid option. `trusted`: the URL may be private."""
+    """Return a crawl of this one page. Raise for the first invalid option. With `trusted`, the URL may have a private
+    address."""
     unknown = next((name for name in options if name not in OPTIONS), None)
     if unknown is not None:
         raise InvalidInput(unknown, "is not an option of a single page", f"use {', '.join(OPTIONS)}")
@@ -53,7 +54,7 @@ def read_fetch(url: str, options: Mapping[str, Any], *, trusted: bool = True) ->
 
 
 async def fetch_page(app: App, crawl: Crawl, *, screenshot: bool = False) -> FetchedPage:
-    """Fetch the only page of a crawl. A page that was not answered has an error, as in a crawl."""
+    """Fetch the only page of this crawl. Without a response, the page has an error, as in other crawls."""
     check_rendering(app, crawl.config)
     if not crawl.named:
         app.crawls.check(crawl.config)
@@ -62,7 +63,7 @@ async def fetch_page(app: App, crawl: Crawl, *, screenshot: bool = False) -> Fet
 
 
 class PageFetch:
-    """The fetch of one page, with everything that only it uses."""
+    """The fetch of one page, with the objects that only this fetch uses."""
 
     def __init__(self, app: App, crawl: Crawl, egress: Egress) -> None:
         settings, config = app.settings, crawl.config
@@ -105,7 +106,8 @@ class PageFetch:
         return FetchedPage(CrawledPage(page, fetched.captured[0] if fetched.captured else None), picture)
 
     async def _follow(self) -> Fetched:
-        """Return the response at the end of the redirects; each is requested in a slot of its own host."""
+        """Follow the redirects and return the final response. Each request uses a slot of the host that it is sent
+        to."""
         url, chain = self._url, None
         while True:
             fetched = await self._fetches.fetch(url, partial(self._send, chain))
@@ -119,8 +121,8 @@ class PageFetch:
         return self._fetcher.submit(url, done, chain=chain, send_by=send_by)
 
     async def _rendered(self, fetched: Fetched, *, screenshot: bool) -> tuple[Fetched, bytes | None]:
-        """Return the page after its scripts have run, if it needs them. Raise if no browser can do that now."""
-        from shoal.app.render import crawl_renderer  # few pages are rendered
+        """Return the page after its scripts have run, if it needs scripts. Raise if no browser is available now."""
+        from shoal.app.render import crawl_renderer  # imported here because few pages are rendered
         from shoal.crawl.engine.render_options import render_options
         from shoal.web.rendering import RenderCallbacks, RenderStage
 

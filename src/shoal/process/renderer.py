@@ -20,7 +20,7 @@ from shoal.serve.renderer import RendererApi
 
 
 def listen_address(settings: Settings) -> Address:
-    """Return the address to listen on: without a token, other machines must not reach the renderer."""
+    """Return the address to listen on. Without a token, it is an address that other machines cannot reach."""
     wanted = settings.render.listen
     if settings.render.token or is_loopback(wanted.host):
         return wanted

@@ -1,6 +1,6 @@
-"""Construction of what workers execute: walkers of crawls, analyses and page jobs, each with its own egress.
+"""Construction of the runners that workers execute: for crawls, analyses and page jobs, each with a separate egress.
 
-`shoal.work` decides which job runs and for how long.
+`shoal.work` decides which jobs run, and for how long.
 """
 
 import os
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def extra_walkers(app: App, crawl: Crawl, size: int, storage: "StorageWatch") -> "Worker":
-    """Build a worker for the other walkers of a crawl whose first walker runs in this process."""
+    """Build a worker that runs the other walkers of a crawl whose first walker runs in this process."""
     from shoal.work.child_handle import ChildSpawner
     from shoal.work.leases import holder_name
     from shoal.work.worker import Worker
@@ -62,7 +62,7 @@ def extra_walkers(app: App, crawl: Crawl, size: int, storage: "StorageWatch") ->
 
 
 def storage_of(app: App) -> "StorageWatch":
-    """Build the watch over the storage that the workers of one process write to."""
+    """Build the watch over the storage to which the workers of one process write."""
     from shoal.work.worker_context import BODIES, STORE, StorageWatch
 
     return StorageWatch({STORE: app.check_space, BODIES: app.bodies.check_space}, app.clock, app.signals)
@@ -119,14 +119,14 @@ def make_prober(app: App, crawl: Crawl) -> "Prober":
 
 
 def egress_of(app: App, crawl: Crawl) -> Egress:
-    """Build the egress of a crawl, under its own address rule and through its proxy."""
+    """Build the egress of a crawl, with the crawl's address rule and proxy."""
     named = frozenset(endpoint(Url(url)) for url in crawl.named)
     rule = address_rule_of(app.settings, named, app.controller_addresses)
     return Egress(rule, Limits.of(app.settings.egress), clock=app.clock, proxy=proxy_of(app, crawl))
 
 
 def single_fetches(app: App, robots: "RobotsRules", delay: HostDelay, hosts_at_once: int) -> "SingleFetches":
-    """Build what requests single URLs in the slots of their hosts."""
+    """Build the fetcher that requests single URLs within the rate limits of their hosts."""
     from shoal.hosts.rate import SlotTiming
     from shoal.hosts.rate_limiter import RateLimiter
     from shoal.hosts.throttle import ThrottleTracker
@@ -139,7 +139,7 @@ def single_fetches(app: App, robots: "RobotsRules", delay: HostDelay, hosts_at_o
 
 
 def page_job_executor(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobExecutor":
-    """Build what a page child executes. All its jobs share one egress per proxy, under the operator's address rule."""
+    """Build the executor of a page child. All its jobs share one egress per proxy, with the operator's address rule."""
     from shoal.hosts.rate import SlotTiming
     from shoal.hosts.rate_limiter import RateLimiter
     from shoal.hosts.robots_cache import RobotsCache, RobotsRules
@@ -167,7 +167,7 @@ def page_job_executor(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJ
         from shoal.page_jobs.rendering import PageRenderer
 
         def new_renderer() -> "Renderer":
-            from shoal.app.render import standalone_renderer  # only for the first page that needs a browser
+            from shoal.app.render import standalone_renderer  # imported for the first page that needs a browser
 
             return standalone_renderer(settings, clock, signals)
 
@@ -199,7 +199,7 @@ def page_job_executor(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJ
 def proxy_of(app: App, crawl: Crawl) -> Proxy | None:
     """Return the proxy of a crawl.
 
-    As for seeds, its address may be private only if the operator configured it, or a local user named it.
+    As with seeds, the address of the proxy may be private only if the operator configured it or a local user named it.
     """
     wanted = crawl.config.proxy
     if wanted is None:
@@ -227,7 +227,7 @@ def make_walker(
     renew: Callable[[], Awaitable[bool]] | None = None,
     with_responses: bool = False,
 ) -> "Walker":
-    """Build a walker of a crawl in this process, with an egress under the crawl's own address rule."""
+    """Build a walker of a crawl in this process, with an egress that has the crawl's address rule."""
     from shoal.crawl.engine.walker import Walker
     from shoal.crawl.engine.walker_context import WalkerCallbacks, WalkerRuntime, WalkerStores, never
 
@@ -241,7 +241,7 @@ def make_walker(
     egress = egress_of(app, crawl)
     renderer = None
     if crawl.config.render != "never":
-        from shoal.app.render import crawl_renderer  # few crawls render
+        from shoal.app.render import crawl_renderer  # imported here because few crawls render pages
 
         renderer = crawl_renderer(app, crawl, egress)
     runtime = WalkerRuntime(
@@ -259,4 +259,4 @@ def make_walker(
 
 Runs = Mapping[str, Callable[[App, Lease, Callable[[], bool]], "Awaitable[RunningJob]"]]
 RUNNERS: Runs = {KIND: crawl_runner, "analysis": analysis_runner}
-"""The runners of a worker's children, by kind of job."""
+"""The runners in a worker's child processes, by kind of job."""

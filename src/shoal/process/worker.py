@@ -28,7 +28,7 @@ from shoal.work.worker_context import StorageWatch, WorkerContext
 
 
 async def work(flags: Mapping[str, str | None]) -> None:
-    """Run a worker until it is stopped. `flags` override settings of the environment."""
+    """Run a worker until it is stopped. `flags` override settings from the environment."""
     loaded = load(flags)
     settings = loaded.settings
     signals, metrics = watched(settings)
@@ -92,19 +92,20 @@ async def workers_of(
             stack.callback(pidfiles[-1].close)
         if settings.grpc.controller is not None:
             for pidfile in pidfiles:
-                if pidfile.previous is not None:  # it has ended, so its jobs need not wait until their leases expire
+                # the previous process has ended, so its jobs need not wait until their leases expire
+                if pidfile.previous is not None:
                     await app.queue.recovery.recover(f"{pidfile.node_id}/{pidfile.previous}")
         yield [_worker(app, flags, pidfile, heartbeats, storage, config_of(loaded), command) for pidfile in pidfiles]
 
 
 def config_of(loaded: LoadedSettings) -> str:
-    """Return the non-default settings and our version, stored with each job the worker runs."""
+    """Return the non-default settings and the version of Shoal, which are stored with each job that the worker runs."""
     given = {row.env: row.value for row in loaded.shown() if row.source != "default"}
     return orjson.dumps({"version": __version__, **given}).decode()
 
 
 def _kinds() -> tuple[str, ...]:
-    """Return the kinds of jobs that can run here: analyses need numpy."""
+    """Return the kinds of jobs that can run here; analyses need numpy."""
     return tuple(kind for kind in RUNNERS if kind != "analysis" or is_installed("audit"))
 
 
@@ -117,7 +118,7 @@ def _worker(
     config: str,
     command: Sequence[str],
 ) -> Worker:
-    """Create a worker whose children get the same settings: through the environment, plus those set by flags."""
+    """Create a worker whose children get the same settings: the environment, overridden by the flags."""
     environment = {**os.environ, **{name: value for name, value in flags.items() if value is not None}}
     context = WorkerContext(
         node_id=pidfile.node_id,

@@ -1,2 +1,2 @@
-"""HTTP: the REST API, the bot API, the console, health checks, metrics, and the render service. Authenticates requests,
-translates them and calls the packages, which decide."""
+"""HTTP: the REST API, the bot API, the console, health checks, metrics, and the render service. This package
+authenticates requests, translates them, and calls the packages that contain the logic."""

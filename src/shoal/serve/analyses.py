@@ -55,11 +55,11 @@ class ReportQuery(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class NewAnalysisForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The crawl to analyze, and what to do with the findings."""
+    """The crawl to analyze, and the gate and commit that use the findings."""
 
-    crawl_id: Annotated[Name, describe("A crawl that has ended.")]
+    crawl_id: Annotated[Name, describe("Crawl to analyze; it must have ended.")]
     gate: Annotated[Name | None, describe("Name of the gate that judges the analysis.")] = None
-    rules: Annotated[Gate | None, describe("The gate itself, instead of the name of a stored one.")] = None
+    rules: Annotated[Gate | None, describe("Definition of a gate, instead of the name of a stored gate.")] = None
     baseline: Annotated[
         Name | None,
         describe("Analysis or crawl that the gate compares with; `previous`: the newest analysis of the same site."),
@@ -88,8 +88,8 @@ class AnalysisApi:
         problems=[NotFound, StateConflict],
     )
     async def create_analysis(self, request: EndpointRequest[NewAnalysisForm, Nothing]) -> Response:
-        """The crawl must have ended and have a page. If the crawl did not have `analyze`, analyzers that need page
-        details are skipped; the others run."""
+        """The crawl must have ended and have at least one page. If the crawl did not have the option `analyze`,
+        analyzers that need page details are skipped."""
         form = request.body
         if form.gate is not None and form.rules is not None:
             raise InvalidInput("gate", "and rules cannot be combined", "pass one of them")
@@ -125,7 +125,8 @@ class AnalysisApi:
         response=AnalysisDetail,
     )
     async def show_analysis(self, request: EndpointRequest[Nothing, Nothing]) -> AnalysisDetail:
-        """The response has the findings by code, how each analyzer ended, and the verdict of the gate."""
+        """The response contains the number of findings by code, the outcome of each analyzer, and the verdict of the
+        gate."""
         analysis = await self._analyses.get(request.path_param("analysis_id"))
         counts, outcomes = await self._analyses.counts(analysis.id), await self._analyses.outcomes(analysis.id)
         return AnalysisDetail.with_outcomes(analysis, counts, outcomes, await self._analyses.commit_status(analysis.id))
@@ -139,8 +140,8 @@ class AnalysisApi:
         response=FindingList,
     )
     async def list_findings(self, request: EndpointRequest[Nothing, FindingQuery]) -> FindingList:
-        """They are ordered by code. If a code has very many findings, only some of them are stored; `codes` of the
-        analysis has the exact numbers. Findings are available once the analysis has succeeded."""
+        """Findings are ordered by code. If a code has very many findings, only some of them are stored; the field
+        `codes` of the analysis has the exact numbers. Findings are available once the analysis has succeeded."""
         query = request.query
         found = await self._analyses.findings(
             request.path_param("analysis_id"),
@@ -180,11 +181,13 @@ class AnalysisApi:
         media_type=ARTIFACT_TYPE,
     )
     async def download_artifact(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
-        """`analyzers` of the analysis has the names. Whatever the file contains, it is sent as bytes to be saved."""
+        """The field `analyzers` of the analysis lists the file names. Every file is sent as a binary download, whatever
+        it contains."""
         name = request.path_param("name")
         data = await self._artifacts.read(request.path_param("analysis_id"), name)
         headers = {
-            "Content-Disposition": f'attachment; filename="{name}"',  # a name that is found is safe to quote
+            # Names of existing artifacts need no escaping.
+            "Content-Disposition": f'attachment; filename="{name}"',
             "Content-Security-Policy": "sandbox",
             "Cache-Control": "no-store",
         }
@@ -227,9 +230,9 @@ class GateApi:
         problems=[AlreadyExists],
     )
     async def create_gate(self, request: EndpointRequest[NewGate, Nothing]) -> Response:
-        """Crawls, policies and analyses refer to it by its name. A rule holds while `metric op threshold` is true; with
-        `max_increase`, while the metric has not risen by more than that since the baseline. A store has at most 200
-        gates."""
+        """Crawls, policies and analyses refer to a gate by its name. A rule with `op` and `threshold` holds if `metric
+        op threshold` is true; a rule with `max_increase` holds if the metric has not risen by more than `max_increase`
+        since the baseline. A store can have at most 200 gates."""
         fields = asdict(request.body)
         stored = await self._gates.create(fields.pop("name"), Gate(**fields).checked(), audit=request.audit)
         return Json(StoredGate.of(stored), 201, {"Location": f"/api/v1/gates/{stored.name}"})
@@ -264,7 +267,7 @@ class GateApi:
         request_example=_RULES,
     )
     async def replace_gate(self, request: EndpointRequest[Gate, Nothing]) -> StoredGate:
-        """Existing analyses keep their rules."""
+        """Existing analyses keep the rules with which they were judged."""
         stored = await self._gates.put(request.path_param("name"), request.body.checked(), audit=request.audit)
         return StoredGate.of(stored)
 
@@ -276,6 +279,6 @@ class GateApi:
         status=204,
     )
     async def remove_gate(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
-        """An analysis of a crawl whose gate is gone has an inconclusive verdict."""
+        """If the gate of a crawl no longer exists, the verdict of its analysis is inconclusive."""
         await self._gates.delete(request.path_param("name"), audit=request.audit)
         return Response(status_code=204)

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 PROBES = frozenset({"/readyz", "/metrics"})
 OPEN = frozenset({"/login", "/logout"})
 FILES = "/static/"
-CHECK_EVERY_SECONDS = 3.0  # how often the token of a streaming response is checked
-CLIENT_GONE = 499  # in metrics: the client closed the connection before the response
+CHECK_EVERY_SECONDS = 3.0  # interval at which the token of a streaming response is checked
+CLIENT_GONE = 499  # status in metrics if the client closed the connection before the response
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"same-origin"),  # without it, browsers send forms with the origin `null`
+    (b"referrer-policy", b"same-origin"),  # without this header, browsers send forms with the origin `null`
     (
         b"content-security-policy",
         b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
@@ -57,8 +57,8 @@ def application(
     open_probes: bool = False,
     shell: "Shell | None" = None,
 ) -> ASGIApp:
-    """Build the application. Without an authenticator, only requests from this machine are allowed. `shell` shows
-    errors to people; without it, every error is a problem document."""
+    """Build the application. Without an authenticator, only requests from this machine are allowed. `shell` renders
+    error pages for browsers; without `shell`, every error is a problem document."""
     errors = Errors(shell)
     app = Starlette(
         routes=list(routes),
@@ -74,7 +74,7 @@ def application(
 
 
 class Errors:
-    """Turns errors into responses: a page for a browser, else a problem document."""
+    """Turns errors into responses: an error page for browsers, a problem document for other clients."""
 
     def __init__(self, shell: "Shell | None") -> None:
         self._shell = shell
@@ -96,19 +96,21 @@ class Errors:
 
     async def unexpected(self, request: Request, error: Exception) -> Response:
         if self._shell is not None and wants_page(request):
-            with suppress(Exception):  # the frame of all pages may be what failed
+            with suppress(Exception):  # rendering the frame of the pages may be what failed
                 return self._shell.failed(request)
         return await unexpected(request, error)
 
     def _to_login(self, request: Request) -> Response:
-        """Send a browser without a console session to the login page, which leads back to the page it wanted."""
+        """Redirect a browser without a console session to the login page, which redirects it back to the requested
+        page."""
         wanted = request.scope["path"] + (f"?{query}" if (query := request.url.query) else "")
         is_home = request.method != "GET" or wanted == "/"
         return RedirectResponse(f"{self.prefix}/login" + ("" if is_home else f"?next={quote(wanted, safe='')}"), 303)
 
 
 class ResponseSender:
-    """Sends one response with security headers. A stream is closed soon after the token of its caller is revoked."""
+    """Sends one response with security headers. If the caller's token is revoked, a streaming response is closed soon
+    afterwards."""
 
     def __init__(self, send: Send, clock: Clock, is_allowed: Callable[[], Awaitable[bool]]) -> None:
         self._send = send
@@ -126,7 +128,8 @@ class ResponseSender:
         elif message.get("more_body") and await self._must_end():
             self.is_closed = True
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-            raise ConnectionError("the caller's token is no longer valid")  # as a server reports a closed connection
+            # servers report a closed connection with the same exception
+            raise ConnectionError("the caller's token is no longer valid")
         await self._send(message)
 
     async def _must_end(self) -> bool:
@@ -138,9 +141,9 @@ class ResponseSender:
 
 
 class Gateway:
-    """Authenticates every request, adds the security headers to its response, and counts it.
+    """Authenticates every request, adds security headers to the response, and counts the request.
 
-    Endpoints are called directly, because the framework's dispatch costs as much as most of them do.
+    Endpoints are called directly, because the dispatch of the framework takes as long as most endpoints.
     """
 
     def __init__(
@@ -166,7 +169,8 @@ class Gateway:
             await self._app(scope, receive, send)
             return
         prefix = self._errors.prefix
-        if prefix and (scope["path"] == prefix or scope["path"].startswith(f"{prefix}/")):  # a proxy passed it on
+        # a proxy did not remove the prefix
+        if prefix and (scope["path"] == prefix or scope["path"].startswith(f"{prefix}/")):
             scope = {**scope, "path": scope["path"].removeprefix(prefix) or "/"}
         request, began = Request(scope, receive), self._clock.monotonic()
         sender = ResponseSender(send, self._clock, lambda: self._is_allowed(request))
@@ -176,7 +180,7 @@ class Gateway:
             if response is None and found is not None:
                 response = await self._respond(found, request, sender)
             await (response or self._app)(scope, receive, sender.send)
-        except ClientDisconnect:  # while sending its body, or it was cut off for being slow
+        except ClientDisconnect:  # the client left while sending its body, or was disconnected because it was too slow
             sender.status = CLIENT_GONE
         except Exception:
             if not sender.is_closed:
@@ -198,7 +202,7 @@ class Gateway:
             raise
         except Exception as error:
             await (await self._errors.unexpected(request, error))(request.scope, request.receive, sender.send)
-            raise  # the HTTP server logs it
+            raise  # the HTTP server logs the error
         return response
 
     async def _is_allowed(self, request: Request) -> bool:
@@ -212,7 +216,8 @@ class Gateway:
         return True
 
     async def _refusal(self, request: Request) -> Response | None:
-        """Return the response to a caller that is not allowed. Else set `request.state.caller` for the handlers."""
+        """If the caller is not allowed, return the error response. Otherwise set `request.state.caller` for the
+        handlers and return None."""
         try:
             caller = request.state.caller = await self._authenticator.admit(request, self._needed(request))
             if caller is not None and (proven := request.scope.get("extensions", {}).get(EXTENSION)) is not None:
@@ -223,8 +228,9 @@ class Gateway:
         return None
 
     def _needed(self, request: Request) -> TokenScope | None:
-        """Return the scope that a request needs. Paths outside the endpoint table need one too, even unknown ones."""
-        path = request.scope["path"]  # as routed; `request.url` would depend on the Host header
+        """Return the token scope that a request needs. Paths outside the endpoint table, even unknown paths, need a
+        scope too."""
+        path = request.scope["path"]  # the path used for routing; `request.url` would depend on the Host header
         if path in PROBES:
             return None if self._open_probes else TokenScope.READ
         found = request.scope["route"]
@@ -236,7 +242,7 @@ class Gateway:
 
 
 def wants_page(request: Request) -> bool:
-    """Return whether the request is a browser navigation and not an API call of a program."""
+    """Return whether the request is a browser navigation rather than an API call by a program."""
     path = request.scope["path"]
     return (
         "text/html" in request.headers.get("accept", "")

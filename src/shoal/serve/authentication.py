@@ -1,7 +1,8 @@
 """Authentication: check the host, origin and token of each request before it reaches a route.
 
-Until the first token is created, only requests from this machine are allowed, and not those of other sites' pages in
-its browser. From then on every request needs a token. Endpoints declare the token scope they require.
+Until the first token is created, only requests from this machine are allowed, except requests that a web page of a
+different site sends through a local browser. From then on, every request needs a token. Each endpoint declares the
+token scope that it requires.
 """
 
 import hmac
@@ -26,13 +27,14 @@ FORWARDED = ("x-forwarded-for", "forwarded", "x-real-ip")
 COOKIE = "shoal_token"
 _BROWSERS = frozenset(
     {b"origin", b"sec-fetch-site", b"cookie"}
-)  # a request with none of these does not come from a web page
+)  # a request without any of these headers does not come from a web page
 _BEARER = re.compile(r"bearer +([\x21-\x7e]+) *", re.IGNORECASE)
 _TOKEN_SHAPED = re.compile(rb"shl_[0-9a-z]{10}_[0-9a-z]{20}")
 
 
 class CallerRefused(Signal, frozen=True, kw_only=True):
-    """A credential was invalid. Not emitted once the address is throttled, so that nobody can flood the log."""
+    """A credential was invalid. This signal is not emitted while the address is throttled, so that nobody can flood the
+    log."""
 
     address: str
     waits: bool
@@ -40,7 +42,8 @@ class CallerRefused(Signal, frozen=True, kw_only=True):
 
 class Authenticator(Protocol):
     async def admit(self, request: Request, needed: TokenScope | None) -> Caller | None:
-        """Return the caller if it has the needed token scope; None for open endpoints. Raise otherwise."""
+        """Return the caller if it has the needed token scope, or None for endpoints that need no token. Raise
+        otherwise."""
         ...
 
 
@@ -88,7 +91,7 @@ class LoopbackAuthenticator:
         return local_caller(address)
 
     def _check_host(self, request: Request) -> None:
-        """Reject host names that are not ours, since others may point theirs at us (DNS rebinding)."""
+        """Reject foreign host names, because an attacker's name may resolve to this server (DNS rebinding)."""
         host = _host_of(request)
         ours = {self._public_host, (request.scope.get("server") or ("",))[0]}
         if is_loopback(host) or host in ours:
@@ -99,18 +102,19 @@ class LoopbackAuthenticator:
             raise NotAllowed("this server does not serve that host name", fix)
 
     def _check_site(self, request: Request) -> None:
-        """Reject cross-site requests (CSRF), except for following a link to us."""
+        """Reject cross-site requests (CSRF), except navigation by a link to this server."""
         if _BROWSERS.isdisjoint(name for name, _ in request.scope["headers"]):
             return
         fetched_from = request.headers.get("sec-fetch-site")
         origin = request.headers.get("origin")
         foreign = fetched_from not in (None, "none", "same-origin")
         ours = origin is None or origin.partition("//")[2] == request.headers.get("host")
-        foreign |= not ours and origin != self._public_origin  # a proxy may have replaced the Host header
+        # a proxy may have replaced the Host header, so the public origin is accepted, too
+        foreign |= not ours and origin != self._public_origin
         visit = request.method in SAFE_METHODS and request.headers.get("sec-fetch-mode", "navigate") == "navigate"
         if foreign and not (visit and origin is None):
             raise NotAllowed("this request comes from another site", "send it from a page of this server")
-        # Browsers send the origin of every write, so a write with only a cookie may be forged.
+        # Browsers send an Origin header with every write, so a write with a cookie but without Origin may be forged.
         if request.method not in SAFE_METHODS and origin is None and fetched_from is None and _cookie(request):
             raise NotAllowed("this request has no Origin header", "send the token in a header")
 
@@ -125,8 +129,8 @@ class TokenAuthenticator(LoopbackAuthenticator):
         self._signals = signals
 
     async def identify(self, text: str, address: str) -> Token:
-        """Return the token for this text. An address that sent too many wrong ones is throttled, unless this token was
-        valid before."""
+        """Return the token for this text. If the address has sent too many invalid tokens, it is throttled, unless this
+        token was valid before."""
         if not self._tokens.remembers(text):
             self._throttle.check(address)
         token = await self._tokens.verify(text)
@@ -151,7 +155,7 @@ class TokenAuthenticator(LoopbackAuthenticator):
 
 
 class SharedTokenAuthenticator(LoopbackAuthenticator):
-    """Authenticates network requests by one token that the settings name: the render service has no store."""
+    """Authenticates network requests by one token from the settings, because the render service has no store."""
 
     def __init__(self, token: str, throttle: AuthThrottle, listen: str, signals: Signals) -> None:
         super().__init__(listen)
@@ -188,7 +192,7 @@ def cookie_name(request: Request) -> str:
 
 
 def sign_in(request: Request, response: Response, text: str) -> None:
-    """Make the browser that gets this response send the token from now on."""
+    """Set the cookie that makes the browser send the token with later requests."""
     response.set_cookie(cookie_name(request), text, httponly=True, samesite="strict", secure=is_secure(request))
 
 
@@ -208,7 +212,8 @@ def _cookie(request: Request) -> str | None:
 
 
 def _token_in(request: Request) -> str | None:
-    """Return the token of a request, from its header or else from the console's cookie. Reject tokens in the URL."""
+    """Return the token of a request: from the Authorization header if there is one, otherwise from the console's
+    cookie. Reject tokens in the URL."""
     if _TOKEN_SHAPED.search(request.scope["query_string"]):
         fix = "revoke that token and send a new one as `Authorization: Bearer …`"
         raise InvalidInput("the address", "contains a token, and URLs end up in logs and browser histories", fix)

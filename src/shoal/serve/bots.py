@@ -19,7 +19,7 @@ from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.expensive_reads import unless_gone
 from shoal.serve.resources.bot import BotJob, Heartbeat, PulledJobs, Pushed, PushedBatch, PushedItem
 
-MOST_JOBS = 100  # per pull, and per batch of results
+MOST_JOBS = 100  # maximum per pull, and per batch of results
 LONGEST_WAIT_SECONDS = 30
 RESULT_EXAMPLE: dict[str, Any] = {
     "epoch": 1,
@@ -34,12 +34,14 @@ Data = dict[str, Any] | list[Any] | str | None
 
 
 class PullForm(Form, frozen=True, kw_only=True):
-    """A request for jobs."""
+    """A request by a bot to pull jobs."""
 
     bot_id: Annotated[Name, describe("Name of the bot, for logs and statistics; jobs are leased to its token.")]
     capabilities: Annotated[
         list[Literal["http", "js", "special"]],
-        describe("What the bot supports. `js` does not include `http`.", min_length=1, max_length=3),
+        describe(
+            "Capabilities of the bot, for which it gets jobs. `js` does not include `http`.", min_length=1, max_length=3
+        ),
     ] = field(default_factory=lambda: ["http"])
     max: Annotated[int, describe("Maximum number of jobs to return.", ge=1, le=MOST_JOBS)] = 1
     wait_seconds: Annotated[
@@ -52,7 +54,7 @@ class HeartbeatForm(Form, frozen=True, kw_only=True):
 
 
 class ErrorForm(Form, frozen=True, kw_only=True):
-    """Why the fetch failed."""
+    """The error with which the fetch failed."""
 
     code: Annotated[str, describe("Short error code.", min_length=1, max_length=100)]
     message: Annotated[str, describe("Error message.", max_length=10_000)] = ""
@@ -65,7 +67,8 @@ class MetaForm(Form, frozen=True, kw_only=True):
         Annotated[float, Meta(ge=0, le=10_000_000)] | None, describe("Duration of the fetch in seconds.")
     ] = None
     error: Annotated[
-        ErrorForm | Annotated[str, Meta(max_length=10_000)] | None, describe("Why it failed: {code, message}, or text.")
+        ErrorForm | Annotated[str, Meta(max_length=10_000)] | None,
+        describe("Error with which the fetch failed: {code, message}, or text."),
     ] = None
     html_hash: Annotated[
         Annotated[str, Meta(max_length=200)] | None, describe("Content hash; stable until the page changes.")
@@ -119,14 +122,15 @@ class BotApi:
         problems=[RateLimited],
     )
     async def pull_jobs(self, request: EndpointRequest[PullForm, Nothing]) -> PulledJobs:
-        """Each job is leased to this token until the lease expires; a heartbeat renews it. A job is returned only when
-        the rate limit of its host allows a request now. If there is no job, `jobs` is empty."""
+        """Each job is leased to the token of the request until the lease expires; a heartbeat renews the lease. A job
+        is returned only when the rate limit of its host allows a request now. If there is no such job, `jobs` is
+        empty."""
         form = request.body
         capabilities = tuple(sorted(set(form.capabilities)))
         pull = Pull(caller_of(request.http).who, form.bot_id, capabilities, form.max)
         tasks = await self._bots.look(pull)
         if not tasks and form.wait_seconds:
-            # If the bot disconnects, another one can get the job.
+            # If the bot disconnects, the job stays available for other bots.
             tasks = await unless_gone(request.http, self._bots.wait(pull, form.wait_seconds))
         return PulledJobs(jobs=[BotJob.of(task) for task in tasks])
 
@@ -160,8 +164,9 @@ class BotApi:
         problems=[LeaseLost, TooLarge],
     )
     async def push_result(self, request: EndpointRequest[ResultForm, Nothing]) -> Pushed:
-        """Sending the same result again returns the same response. A result without a valid lease is rejected with 409
-        and changes nothing. A success that lacks a required field of its rule set counts as a fail."""
+        """If the same result is sent again, the response is the same. A result without a valid lease is rejected with
+        409 and changes nothing. A result with `status: success` whose data lacks a required field of the rule set
+        counts as `fail`."""
         delivery = self._delivery(request.path_param("job_id"), request.body, "")
         [receipt] = await self._bots.settle(caller_of(request.http).who, [delivery])
         if receipt.state is None:
@@ -180,8 +185,8 @@ class BotApi:
         problems=[TooLarge],
     )
     async def push_results(self, request: EndpointRequest[BatchForm, Nothing]) -> PushedBatch:
-        """Each result is processed separately and has its own status: 200, or 409 with the code `lease_lost`. A batch
-        with an invalid item is rejected as a whole."""
+        """Each result is processed separately and has a separate status: 200, or 409 with the code `lease_lost`. If one
+        item is invalid, the whole batch is rejected."""
         items = request.body.results
         deliveries = [self._delivery(one.job_id, one, f"results[{place}].") for place, one in enumerate(items)]
         receipts = await self._bots.settle(caller_of(request.http).who, deliveries)
@@ -210,7 +215,7 @@ def _fence(job_id: str, epoch: int) -> Fence:
 
 
 def _check_data(data: Data, place: str) -> None:
-    """Refuse data that cannot be stored."""
+    """Reject data that cannot be stored."""
     try:
         orjson.dumps(data)
     except orjson.JSONEncodeError:

@@ -1,8 +1,9 @@
-"""Connections of the HTTP server: how many may be open, how long a client may take to send a request, and how long it
-may read nothing of the response.
+"""Connection limits of the HTTP server: the number of open connections, the time in which a client must send a request,
+and the time for which a client may stop reading the response.
 
-A connection is *proven* once a request on it had a valid credential. Others are closed when they are slow or too many,
-the longest-waiting first, so that a client with a credential always gets in. Authorization is done elsewhere.
+A connection is *proven* once a request on it had a valid credential. Unproven connections are closed when they are slow
+or too many, the longest-waiting first, so that a client with a credential can always connect. Authorization is done in
+other modules.
 """
 
 import asyncio
@@ -65,8 +66,8 @@ def tls_of(settings: ServeSettings) -> ssl.SSLContext | None:
 
 
 class Certificate:
-    """A chore that reloads a replaced certificate. Open connections keep the old one. An invalid pair is reported, and
-    the old one stays in use."""
+    """A chore that reloads the certificate after its files were replaced. Open connections keep the old certificate. If
+    the new certificate and key are invalid, that is reported, and the old pair stays in use."""
 
     name = "certificate"
 
@@ -80,7 +81,8 @@ class Certificate:
         if found == self._known:
             return PassResult()
         cert, key = self._settings.tls_cert, self._settings.tls_key
-        tls_of(self._settings)  # validate first: loading half a pair would leave the context without a certificate
+        # validate first: loading only half of the pair would leave the context without a usable certificate
+        tls_of(self._settings)
         if cert is not None:
             self._context.load_cert_chain(cert, key)
         self._known = found
@@ -100,7 +102,7 @@ def _text(key: str, path: Path) -> str:
         raise BadConfig(key, f"names {path}, which cannot be read ({why})", "use a readable PEM file") from None
 
 
-MOST_HEAD_BYTES = 64_000  # request line and headers
+MOST_HEAD_BYTES = 64_000  # limit for the request line and headers
 SLOWEST_BODY = 1_000  # bytes per second
 ACCEPT_AGAIN_SECONDS = 0.1
 
@@ -108,7 +110,7 @@ ACCEPT_AGAIN_SECONDS = 0.1
 class Reading(Enum):
     """The part of a request that a connection is reading."""
 
-    NOTHING = auto()  # between two requests, or before the first
+    NOTHING = auto()  # before the first request, or between two requests
     HEAD = auto()
     BODY = auto()
 
@@ -127,9 +129,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_in = False
         self._reading = Reading.NOTHING
         self._head_bytes = 0
-        self._body_bytes = 0  # since the timer was set
+        self._body_bytes = 0  # bytes received since the timer was set
         self._timer: asyncio.TimerHandle | None = None
-        self._unread_bytes = 0  # when its timer was set
+        self._unread_bytes = 0  # number of unread bytes when `_unread_timer` was set
         self._unread_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -172,7 +174,7 @@ class BoundedProtocol(HttpToolsProtocol):
         elif self._timer is None and self._reading is Reading.BODY:
             self._set_timer(self._body_seconds, self._body_may_be_late)
         elif self._timer is None and (self._reading is Reading.HEAD or not self._is_answering):
-            # Empty lines between requests do not start one, but do stop uvicorn's keep-alive timer.
+            # Empty lines between requests do not start a request, but they stop uvicorn's keep-alive timer.
             self._set_timer(self._head_seconds, self._head_is_late)
 
     def on_message_begin(self) -> None:
@@ -204,14 +206,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self._await_reader()
 
     def _await_reader(self) -> None:
-        """Close the connection if its client reads nothing for too long of what waits to be sent."""
+        """Close the connection if bytes are waiting to be sent and the client reads none of them for too long."""
         self._stop_unread_timer()
         if self.transport.get_write_buffer_size():
             self._unread_bytes = self._unread()
             self._unread_timer = self.loop.call_later(UNREAD_SECONDS, self._reader_may_be_silent)
 
     def _reader_may_be_silent(self) -> None:
-        # While a response may be written, what waits can grow although its client reads.
+        # While a response is being written, the number of waiting bytes may grow although the client is reading.
         is_growing = self._is_answering and not self.flow.write_paused
         if is_growing or self._unread() < self._unread_bytes:
             self._await_reader()
@@ -219,8 +221,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def _unread(self) -> int:
-        """Return the bytes in our buffer and in that of the kernel, which takes more only when a third of it is free:
-        a slow client needs minutes to read that much."""
+        """Return the number of bytes in our send buffer and in the kernel's. The kernel buffer must be counted, because
+        the kernel accepts more bytes only when a third of its buffer is free, and a slow client needs minutes to read a
+        third."""
         kernel = bytearray(4)
         with suppress(OSError):
             fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, kernel)
@@ -233,13 +236,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _head_is_late(self) -> None:
         self._timer = None
-        if self._is_answering:  # an unfinished next request: send the current response first
+        if self._is_answering:  # the late request follows an unfinished response: send this response first
             self.cycle.keep_alive = False
         else:
             self._refuse(408, "the headers of the request arrived too slowly", "send all headers without a pause")
 
     def _body_may_be_late(self) -> None:
-        """Enforce a minimum rate, except while the server itself does not read."""
+        """Enforce a minimum rate, except while the server itself has paused reading."""
         self._timer = None
         asks = self.cycle.waiting_for_100_continue
         if not self.flow.read_paused and not asks and self._body_bytes < SLOWEST_BODY * self._body_seconds:
@@ -251,7 +254,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._set_timer(self._body_seconds, self._body_may_be_late)
 
     def _refuse(self, status: int, problem: str, fix: str) -> None:
-        """Send an error response, unless a response has begun, and close."""
+        """Send an error response, unless a response has already begun, and close the connection."""
         self._stop_timer()
         if self.transport.is_closing():
             return
@@ -287,7 +290,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class Handshake:
-    """A connection during the TLS handshake. It is counted like any other."""
+    """A connection during the TLS handshake. It counts towards the limits like every other connection."""
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
@@ -304,13 +307,13 @@ class Handshake:
 
 
 class BoundedServer(uvicorn.Server):
-    """A uvicorn server with connection limits. With TLS it accepts connections itself: uvicorn leaves handshakes to the
-    event loop, which does not count them and waits a minute for each."""
+    """A uvicorn server with connection limits. With TLS, this class accepts connections itself, because uvicorn leaves
+    handshakes to the event loop, which does not count them and waits a minute for each handshake."""
 
     def __init__(self, config: uvicorn.Config, connections: ConnectionLimits, settings: ServeSettings) -> None:
         self._seconds = settings.header_timeout.total_seconds()
         config.http = cast(
-            type[asyncio.Protocol],  # uvicorn only calls it
+            type[asyncio.Protocol],  # uvicorn uses this attribute only as a factory
             partial(
                 BoundedProtocol,
                 connections=connections,
@@ -345,7 +348,7 @@ class BoundedServer(uvicorn.Server):
             while True:
                 try:
                     accepted, address = await loop.sock_accept(listener)
-                except OSError:  # the client left before the accept, or no file descriptor is left
+                except OSError:  # the client disconnected before the accept, or no file descriptor is free
                     await self._clock.sleep(ACCEPT_AGAIN_SECONDS)
                     continue
                 handshake = Handshake(client_network(str(address[0])))
@@ -364,7 +367,7 @@ class BoundedServer(uvicorn.Server):
                 task.cancel()
 
     def _handshake_done(self, handshake: Handshake, accepted: socket.socket, task: asyncio.Task[Any]) -> None:
-        """Finish a handshake, including one that was cancelled before it began."""
+        """Clean up after a handshake, even if it was cancelled before it began."""
         self._bounds.leave(handshake)
         error = None if task.cancelled() else task.exception()
         if task.cancelled() or error is not None:

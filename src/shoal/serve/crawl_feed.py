@@ -17,7 +17,7 @@ from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.states import TERMINAL
 
-EVERY_SECONDS = 1.0  # between two polls of the store
+EVERY_SECONDS = 1.0  # interval between two polls of the store
 HEARTBEAT_SECONDS = 15.0
 RETRY_MILLISECONDS = 2000  # reconnection delay of a viewer
 KEPT_ENTRIES = 1000  # journal entries kept for late or slow viewers
@@ -42,18 +42,18 @@ class CrawlFeed:
         return self.entries[-1].number if self.entries else 0
 
     def wake_viewers(self) -> None:
-        """Wake all viewers that wait for a change."""
+        """Wake all viewers that are waiting for a change."""
         before, self.changed = self.changed, asyncio.Event()
         before.set()
 
 
 class Viewing:
-    """The stream of one viewer. It stops counting as a viewer when it ends, is closed, or is dropped before
-    it began."""
+    """The stream of one viewer. The viewer is counted until the stream ends, is closed, or is garbage-collected before
+    its start."""
 
     def __init__(self, parts: AsyncGenerator[bytes, None], leave: Callable[[], object]) -> None:
         self._parts = parts
-        self._leave = weakref.finalize(self, leave)  # at most once
+        self._leave = weakref.finalize(self, leave)  # called at most once
 
     def __aiter__(self) -> "Viewing":
         return self
@@ -71,7 +71,7 @@ class Viewing:
 
 
 class CrawlFeeds:
-    """The feeds of this process."""
+    """The crawl feeds of this process."""
 
     def __init__(self, crawls: Crawls, clock: Clock, every_seconds: float = EVERY_SECONDS) -> None:
         self._crawls = crawls
@@ -82,12 +82,12 @@ class CrawlFeeds:
         self._closed = False
 
     async def watch(self, crawl_id: str, after: int | None) -> Viewing:
-        """Return the stream of one viewer, from after the entry with this number, or with some of the last ones; it
-        ends with the crawl. Raise if the crawl does not exist. The gateway ends it when the viewer's token becomes
-        invalid."""
+        """Return the stream of one viewer. It starts after the journal entry with the number `after`, or with the last
+        few entries, and ends with the crawl. The gateway ends the stream when the viewer's token becomes invalid. Raise
+        if the crawl does not exist."""
         if self._viewers >= MOST_VIEWERS:
             raise RateLimited(f"{MOST_VIEWERS} clients are already following", HEARTBEAT_SECONDS)
-        self._viewers += 1  # before the first await: many may connect at the same time
+        self._viewers += 1  # before the first await, because many viewers may connect at the same time
         viewing = Viewing(self._stream(crawl_id, after), self._left)
         try:
             await self._crawls.get(crawl_id)
@@ -143,14 +143,14 @@ class CrawlFeeds:
         return CrawlFeed(status, deque(entries, maxlen=KEPT_ENTRIES), ended=status.crawl.state in TERMINAL)
 
     async def _entries(self, crawl_id: str, feed: CrawlFeed, after: int) -> list[StoredEntry]:
-        """Return the entries after a number, from the store if they are no longer in memory."""
+        """Return the entries after the number `after`; read them from the store if they are no longer in memory."""
         if feed.entries and after < feed.entries[0].number - 1:
             return await self._crawls.journal.entries(crawl_id, max(after, 0), KEPT_ENTRIES)
         return [entry for entry in feed.entries if entry.number > after]
 
     @contextmanager
     def _viewer(self, crawl_id: str, feed: CrawlFeed) -> Iterator[None]:
-        """Count a viewer, and poll the store while there is one."""
+        """Count a viewer, and poll the store while there is at least one viewer."""
         feed.viewers += 1
         if feed.looking is None and not feed.ended:
             feed.looking = asyncio.create_task(self._look(crawl_id, feed))

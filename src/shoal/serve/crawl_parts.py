@@ -1,4 +1,4 @@
-"""REST endpoints for what a crawl has: pages, links, its journal, its politeness."""
+"""REST endpoints for the parts of a crawl: pages, links, journal and politeness receipt."""
 
 import math
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class PageQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class ContentQuery(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    format: Annotated[ContentFormat, describe("Form of the content; `json` is the page record.")] = "markdown"
+    format: Annotated[ContentFormat, describe("Format of the content; `json` is the page record.")] = "markdown"
 
 
 class PageApi:
@@ -89,9 +89,9 @@ class PageApi:
         expensive=lambda query: query.format != "json",
     )
     async def show_page_content(self, request: EndpointRequest[Nothing, ContentQuery]) -> Response:
-        """`markdown`, `text` and `html` are sent as text, `links` and `json` as JSON. Only crawls with `keep_bodies`
-        have the content of their pages; `json`, the page record, needs none. If the page was too long to be read as a
-        whole, the header `Shoal-Is-Cut` is `true`."""
+        """`markdown`, `text` and `html` are sent as text, `links` and `json` as JSON. Content is available only for
+        crawls with `keep_bodies`; `json`, the page record, is always available. If the page was too long to be read as
+        a whole, the header `Shoal-Is-Cut` is `true`."""
         crawl = (await self._crawls.get(request.path_param("crawl_id"))).crawl
         number = request.path_param("number")
         is_number = number.isascii() and number.isdecimal() and len(number) < 18
@@ -109,7 +109,7 @@ class PageApi:
         found = await self._converter.convert(
             UnconvertedPage(source.url, source.body, source.content_type, [form], page.robots, rules)
         )
-        return Response(  # a browser shows it, and does not run it
+        return Response(  # so a browser shows the content and does not run its scripts
             found.content[form],
             headers={"Shoal-Is-Cut": "true"} if found.is_cut else {},
             media_type=Json.media_type if form == "links" else "text/plain",
@@ -134,7 +134,7 @@ LinkKind = Literal[
 ]
 SkipReason = Annotated[str, Meta(pattern=rf"^({'|'.join(SKIPPED)})\Z", examples=["robots", "excluded"])]
 LinkUrl = Annotated[str, Meta(min_length=1, max_length=10_000)]
-LINK_SECONDS = 1.0  # of one request
+LINK_SECONDS = 1.0  # per request
 
 
 class LinkQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -170,15 +170,15 @@ class LinkApi:
         "GET",
         "/api/v1/crawls/{crawl_id}/links",
         scope=TokenScope.READ,
-        summary="List the links of a crawl: those of a page, those to a URL, or all.",
+        summary="List the links of a crawl: the links of one page, the links to one URL, or all.",
         query=LinkQuery,
         response=PageLinkList,
         expensive=lambda query: query.source is None,
     )
     async def list_links(self, request: EndpointRequest[Nothing, LinkQuery]) -> PageLinkList:
-        """Only crawls with the option `links`, which `analyze` turns on, store links; for other crawls, `to` finds the
-        pages that link to a URL. A search of a large crawl may return few items, or none, together with `next`:
-        continue with that cursor. Until the crawl has ended, `next` is set."""
+        """Links are stored only for crawls with the option `links`, which `analyze` turns on. For other crawls, `to`
+        still finds the pages that link to a URL. A search of a large crawl may return few items, or none, together with
+        `next`: continue with that cursor. Until the crawl has ended, `next` is set."""
         query = request.query
         crawl = (await self._crawls.get(request.path_param("crawl_id"))).crawl
         links = CrawlLinks(self._database, crawl, self._max_url_length, frontier=self._frontiers.of(crawl))
@@ -198,7 +198,7 @@ def link_filter(
     statuses: Sequence[str],
     skipped: str | None,
 ) -> LinkFilter:
-    """Return the filter that a request describes; raise if a URL cannot be read, or if there is no such reason."""
+    """Return the filter that a request describes. Raise if a URL cannot be parsed or a skip reason does not exist."""
     if skipped and skipped not in SKIPPED:
         raise InvalidInput("skipped", f"cannot be {shorten(skipped)!r}", f"give one of {', '.join(SKIPPED)}")
     if skipped:
@@ -215,7 +215,7 @@ def link_filter(
 
 
 def place_in(cursor: str | None) -> LinkPlace:
-    """Decode a place in the list of links."""
+    """Decode a position in the list of links."""
     if cursor is None:
         return LinkPlace()
     number, dot, index = text_of(cursor).partition(".")
@@ -316,9 +316,10 @@ class PolitenessApi:
         "GET",
         "/api/v1/crawls/{crawl_id}/politeness",
         scope=TokenScope.READ,
-        summary="Show how a crawl treated its hosts: rates, robots.txt, delays and pauses.",
+        summary="Show how a crawl treated its hosts: request rates, robots.txt, delays and pauses.",
         response=PolitenessReceipt,
     )
     async def show_politeness(self, request: EndpointRequest[Nothing, Nothing]) -> PolitenessReceipt:
-        """Hosts with most pages come first, at most 200 of them. The pauses are those in the journal of the crawl."""
+        """At most 200 hosts are listed, those with the most pages first. Pauses are read from the journal of the
+        crawl."""
         return PolitenessReceipt.of(await self._politeness.receipt(request.path_param("crawl_id")))

@@ -27,8 +27,8 @@ from shoal.serve.requests import Paging, number_of, page_of, respond_once
 from shoal.serve.resources.crawl import NEW_CRAWL, Crawl, CrawlDetail, CrawlList, CrawlRemoval, CrawlRetried
 from shoal.serve.resources.page import Trap, TrapList, TrapReleased, UrlExplained
 
-REMOVE_SECONDS = 10.0  # after which a removal goes on without the request
-LAST_CRAWL = 2**31 - 1  # the largest number of a crawl
+REMOVE_SECONDS = 10.0  # after this time, a removal continues after the response
+LAST_CRAWL = 2**31 - 1  # the largest number that a crawl can have
 Labels = Annotated[list[Annotated[str, Meta(max_length=601)]], Meta(max_length=64)]
 Pattern = Annotated[str, Meta(min_length=1, max_length=10_000)]
 
@@ -43,7 +43,7 @@ class CrawlListQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class RetryCrawlForm(FailedUrls, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Without a field, a failed crawl continues with its queue. Else the failed URLs that match are fetched again."""
+    """The failed URLs to fetch again. If no field is set, a failed crawl continues with its queue."""
 
     all: Annotated[bool, describe("All failed URLs that match the other fields.")] = False
 
@@ -98,7 +98,8 @@ class CrawlApi:
         idempotency_key=True,
     )
     async def create_crawl(self, request: EndpointRequest[CrawlConfig, Nothing]) -> Response:
-        """The crawl is stored and queued when the response is sent; with `start: false` it is only stored."""
+        """By the time the response is sent, the crawl has been stored and queued; with `start: false`, it is only
+        stored."""
         return await respond_once(
             self._idempotency, request, "crl", lambda new: self._create(request.body, new.subject, request.audit)
         )
@@ -149,8 +150,8 @@ class CrawlApi:
         problems=[StateConflict],
     )
     async def change_crawl(self, request: EndpointRequest[CrawlChange, Nothing]) -> Crawl:
-        """Fields that are absent do not change; `null` removes a limit. Workers apply the change from their next commit
-        on."""
+        """Fields that are absent do not change; `null` removes a limit. Workers apply the change after their next
+        commit."""
         return Crawl.of(await self._crawls.change(request.path_param("crawl_id"), request.body, audit=request.audit))
 
     @endpoint(
@@ -163,9 +164,9 @@ class CrawlApi:
         problems=[StateConflict],
     )
     async def remove_crawl(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
-        """Its pages, URLs and stored bodies are removed too. If that takes longer than ten seconds, the status is 202
-        and the removal continues; `removed` is the number of rows so far. To follow it, repeat the request until the
-        status is 204 or 404."""
+        """Its pages, URLs and stored bodies are removed too. If the removal takes longer than ten seconds, the status
+        is 202 and the removal continues; `removed` is the number of rows removed so far. To wait for its end, repeat
+        the request until the status is 204 or 404."""
         crawl_id = request.path_param("crawl_id")
         removed = await self._removals.remove(crawl_id, REMOVE_SECONDS, request.audit)
         if removed is None:
@@ -185,8 +186,8 @@ class CrawlApi:
         problems=[StateConflict],
     )
     async def add_seeds(self, request: EndpointRequest[SeedsForm, Nothing]) -> Crawl:
-        """A crawl can have any number of seeds; start it once you have added them. Seeds that it already has are
-        ignored. `config.more_seeds` counts those that its scope does not need, which `seeds` does not list."""
+        """A crawl can have any number of seeds; start it once you have added them. Seeds that the crawl already has are
+        ignored. Added seeds that do not change the scope are not listed in `seeds`; `config.more_seeds` counts them."""
         crawl_id = request.path_param("crawl_id")
         await self._crawls.add_seeds(crawl_id, request.body.seeds)
         return Crawl.of(await self._crawls.get(crawl_id))
@@ -244,8 +245,8 @@ class CrawlApi:
         problems=[StateConflict],
     )
     async def stop_crawl(self, request: EndpointRequest[StopForm, Nothing]) -> Crawl:
-        """Workers finish the URLs in flight first; then the crawl is `stopped`. Stopping it again changes nothing. With
-        `force`, workers that have not finished after `SHOAL_FORCE_GRACE` are killed."""
+        """Workers finish the URLs in flight first; then the crawl is `stopped`. Stopping a stopped crawl changes
+        nothing. With `force`, workers that have not finished after `SHOAL_FORCE_GRACE` are killed."""
         force, audit = request.body.force, request.audit
         return await self._moved(
             request.path_param("crawl_id"), lambda crawl_id: self._crawls.stop(crawl_id, force=force, audit=audit)
@@ -263,8 +264,8 @@ class CrawlApi:
         problems=[StateConflict],
     )
     async def retry_crawl(self, request: EndpointRequest[RetryCrawlForm, Nothing]) -> Crawl:
-        """With a field, the failed URLs that match are queued again, even those of a completed crawl. Without one, a
-        failed crawl continues with its queue."""
+        """If any field is set, the failed URLs that match are queued again, even if the crawl has completed. If no
+        field is set, a failed crawl continues with its queue."""
         crawl_id = request.path_param("crawl_id")
         if request.body == RetryCrawlForm():
             return await self._moved(crawl_id, lambda one: self._crawls.retry(one, audit=request.audit))
@@ -281,8 +282,8 @@ class CrawlApi:
         expensive=always,
     )
     async def explain_url(self, request: EndpointRequest[Nothing, ExplainQuery]) -> dict[str, Any]:
-        """The response says whether the URL was fetched, failed, is waiting, was skipped, refused or never seen, and
-        why."""
+        """The response shows whether the URL was fetched, failed, is waiting, was skipped, was refused or was never
+        seen, and why."""
         crawl_id = request.path_param("crawl_id")
         explanation = await self._frontier.explain(crawl_id, request.query.url, self._longest_url)
         return UrlExplained.with_facts(crawl_id, explanation)
@@ -310,8 +311,8 @@ class CrawlApi:
         problems=[StateConflict],
     )
     async def release_trap(self, request: EndpointRequest[ReleaseForm, Nothing]) -> TrapReleased:
-        """Its URLs are queued again, and the pattern will not be quarantined a second time. A completed crawl is queued
-        again for them."""
+        """The URLs are queued again, and the pattern will not be quarantined a second time. If the crawl has completed,
+        it is queued again to fetch these URLs."""
         crawl_id, pattern = request.path_param("crawl_id"), request.body.pattern
         released = await self._crawls.release(crawl_id, pattern, audit=request.audit)
         return TrapReleased(crawl_id=crawl_id, pattern=pattern, released=released)
@@ -337,5 +338,5 @@ def labels_of(words: list[str]) -> dict[str, str]:
         if not name or not sign:
             raise InvalidInput("label", f"{shorten(word)!r} is not a label", "write it as name=value")
         if found.setdefault(name, value) != value:
-            raise InvalidInput("label", f"{shorten(name)!r} cannot have two values", "name one of them")
+            raise InvalidInput("label", f"{shorten(name)!r} cannot have two values", "use only one value")
     return found

@@ -42,7 +42,7 @@ class DiffApi:
         "GET",
         "/api/v1/crawls/{crawl_id}/diff",
         scope=TokenScope.READ,
-        summary="Compare a crawl with an earlier one.",
+        summary="Compare a crawl with an earlier crawl.",
         query=DiffQuery,
         response=Differences,
         problems=[StateConflict],
@@ -51,7 +51,7 @@ class DiffApi:
     async def compare_crawls(self, request: EndpointRequest[Nothing, DiffQuery]) -> Differences:
         """Pages are matched by URL, and findings by code and subject. Both crawls must have ended."""
         diff = await self._open(request)
-        from shoal.audit.diff import first_rows  # which `_open` has imported
+        from shoal.audit.diff import first_rows  # `_open` has already imported this module
 
         rows = await first_rows(diff, request.query.limit)
         return Differences.of(diff.summary, rows)
@@ -60,7 +60,7 @@ class DiffApi:
         "GET",
         "/api/v1/crawls/{crawl_id}/diff/rows",
         scope=TokenScope.READ,
-        summary="Download all differences between a crawl and an earlier one.",
+        summary="Download all differences between a crawl and an earlier crawl.",
         query=DiffRowsQuery,
         response=str,
         media_type=" or ".join(media_type.partition(";")[0] for media_type, _ in FORMATS.values()),
@@ -68,11 +68,12 @@ class DiffApi:
         expensive=always,
     )
     async def download_differences(self, request: EndpointRequest[Nothing, DiffRowsQuery]) -> Response:
-        """One row per added or removed page, per changed field and per finding, written while it is computed."""
+        """The file has one row per added or removed page, per changed field and per new or fixed finding. Rows are sent
+        as soon as they are computed."""
         diff = await self._open(request)
         name = request.query.format
         return StreamingResponse(pieces(diff, name), media_type=FORMATS[name][0])
 
     async def _open(self, request: EndpointRequest[Nothing, Any]) -> "CrawlDiff":
-        diffs = await asyncio.to_thread(self._diffs)  # which imports it for the first request
+        diffs = await asyncio.to_thread(self._diffs)  # the first request imports the module
         return await diffs.open(request.query.against, request.path_param("crawl_id"))

@@ -35,15 +35,15 @@ B = TypeVar("B", bound=Form)
 Q = TypeVar("Q", bound=Form)
 
 MOST_DRAINED = 32_000_000
-PARSED_INLINE = 64_000  # bytes; parsing that much takes a few milliseconds, so it may run on the event loop
-LONGEST_NAME = 300  # characters of a path parameter
+PARSED_INLINE = 64_000  # bytes; a body of this size is parsed in a few milliseconds, so the event loop may do it
+LONGEST_NAME = 300  # maximum number of characters in a path parameter
 JSON_TYPE = re.compile(r"application/(?:[\w.+-]+\+)?json", re.IGNORECASE)
 WHOLE = re.compile(r"-?[0-9]{1,19}")  # as many digits as a 64-bit integer has
 MARK = "shoal_endpoint"
 
 
 def always(query: Form) -> bool:
-    """Mark an endpoint as expensive, whatever the query is."""
+    """Mark an endpoint as expensive for every query."""
     return True
 
 
@@ -83,7 +83,7 @@ Handler = Callable[[Any, EndpointRequest[Any, Any]], Awaitable[Response | Struct
 class Endpoint:
     """One entry of the table."""
 
-    name: str  # name of its method, and of the operation in the OpenAPI document
+    name: str  # name of the method that handles it, and of the operation in the OpenAPI document
     method: str
     path: str
     scope: TokenScope | None  # None: no token needed
@@ -91,18 +91,18 @@ class Endpoint:
     about: str  # further description
     body: type[Form]
     needs_body: bool
-    file: tuple[str, ...]  # media types of an uploaded file, which the handler reads itself
+    file: tuple[str, ...]  # media types of an uploaded file; the handler reads the file from the request
     query: type[Form]
     status: int
     response: Any  # a type, or None without a response body
-    accepted: Any  # the type of a 202, if work may go on after the response; else None
-    media_type: str  # or several, as `one or another`
-    problems: tuple[type[ShoalError], ...]  # besides those that every endpoint may return
+    accepted: Any  # response type of status 202, if work may continue after the response; else None
+    media_type: str  # several media types are joined with ` or `
+    problems: tuple[type[ShoalError], ...]  # beside the errors that every endpoint may return
     request_example: Any
     response_example: Any
     idempotency_key: bool  # honours `Idempotency-Key`
     public: bool  # part of the OpenAPI document
-    expensive: Callable[[Any], bool]  # whether a query may read much of a crawl; such reads are limited
+    expensive: Callable[[Any], bool]  # whether a query may read a large part of a crawl; such reads are limited
 
     @property
     def path_params(self) -> list[str]:
@@ -130,8 +130,8 @@ def endpoint(
     public: bool = True,
     expensive: Callable[[Any], bool] = lambda _: False,
 ) -> Callable[[Handler], Handler]:
-    """Add the decorated method to the table. A body is required if one of its fields is, unless `needs_body` is set.
-    Without `response_example`, the response has the example of its resource."""
+    """Add the decorated method to the table. Unless `needs_body` is set, a body is required if it has a required field.
+    Without `response_example`, the example of the response type is used."""
 
     def mark(handler: Handler) -> Handler:
         spec = Endpoint(
@@ -170,7 +170,7 @@ def table_of(group: type) -> tuple[Endpoint, ...]:
 
 
 class EndpointRoute(Route):
-    """The route of an endpoint: validates the request, calls the handler, and encodes what it returns."""
+    """The route of an endpoint. It validates the request, calls the handler, and encodes the returned value."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class EndpointRoute(Route):
         self.spec = spec
         self._reads = reads
         self._handler = getattr(group, spec.name)
-        self._max_body = getattr(group, "max_body", max_body)  # a group may set its own limit
+        self._max_body = getattr(group, "max_body", max_body)  # a group of endpoints may set its own limit
         self._max_body_setting = getattr(group, "max_body_setting", "SHOAL_MAX_REQUEST")
         self._parsing = parsing
         super().__init__(spec.path, self._respond, methods=[spec.method], name=spec.name)
@@ -205,7 +205,7 @@ class EndpointRoute(Route):
         return await respond()
 
     async def _parse(self, text: bytes) -> Form:
-        """Parse a body; a large one in a thread, because it may take seconds."""
+        """Parse a body. Large bodies are parsed in a thread, because that may take seconds."""
         if len(text) <= PARSED_INLINE:
             return parse(self.spec.body, text)
         async with self._parsing:
@@ -213,16 +213,18 @@ class EndpointRoute(Route):
 
 
 def routes_of(groups: Sequence[object], max_body: int, reads: ExpensiveReads | None = None) -> list[BaseRoute]:
-    """Return the routes of these groups' endpoints. Without `reads`, expensive reads are not limited.
+    """Return the routes of all endpoints in these groups. Without `reads`, expensive reads are not limited.
 
-    One large body is parsed at a time: threads share one interpreter, and a parsed body takes a multiple of its size.
+    Only one large body is parsed at a time, because threads share one interpreter, and a parsed body needs several
+    times its size in memory.
     """
     parsing = asyncio.Semaphore(1)
     return [EndpointRoute(spec, group, max_body, parsing, reads) for group in groups for spec in table_of(type(group))]
 
 
 class Finder:
-    """Finds the endpoint of a request: with one lookup if its path has no parameters, else by trying each pattern."""
+    """Finds the endpoint of a request: by one lookup if the path has no parameters, otherwise by trying each
+    pattern."""
 
     def __init__(self, routes: Sequence[BaseRoute]) -> None:
         known = [route for route in routes if isinstance(route, EndpointRoute)]
@@ -230,7 +232,8 @@ class Finder:
         self._patterns = [one for one in known if one.spec.path_params]
 
     def find(self, scope: AsgiScope) -> EndpointRoute | None:
-        """Return the endpoint and store it in the scope; None if the table has no endpoint for the request."""
+        """Return the endpoint and store it in the ASGI scope. Return None if the table has no endpoint for the
+        request."""
         found = scope["route"] = self._exact.get((scope["method"], scope["path"])) or self._search(scope)
         return found
 
@@ -244,14 +247,14 @@ class Finder:
 
 
 def check_path_params(params: Mapping[str, Any]) -> None:
-    """Refuse values that cannot be an id, before the store is queried for them."""
+    """Reject values that cannot be ids before the store is queried."""
     for name, value in params.items():
         if not value.isprintable() or len(value) > LONGEST_NAME:
             raise NotFound(name.removesuffix("_id"), shorten(value))
 
 
 def read_query(form: type[F], request: Request) -> F:
-    """Read the query parameters; unknown and repeated ones are refused."""
+    """Read the query parameters. Reject unknown and repeated parameters."""
     values: dict[str, Any] = {}
     known = fields_of(form)
     for name, value in request.query_params.multi_items() if request.scope["query_string"] else ():
@@ -260,7 +263,8 @@ def read_query(form: type[F], request: Request) -> F:
             raise InvalidInput(shorten(name), "contains a NUL character", "leave it out")
         if field is not None and field.kind is int and not WHOLE.fullmatch(value):
             raise InvalidInput(name, f"cannot be {shorten(value)!r}", f"give {field.accepts}")
-        if field is not None and value.lower() == "null" and field.kind is not str:  # it would be read as absent
+        # `null` would be read as an absent parameter
+        if field is not None and value.lower() == "null" and field.kind is not str:
             raise InvalidInput(name, f"cannot be {value!r}", f"give {field.accepts}")
         if field is not None and get_origin(field.kind) is list:
             values.setdefault(name, []).append(value)
@@ -272,8 +276,8 @@ def read_query(form: type[F], request: Request) -> F:
 
 
 async def read_body(request: Request, limit: int, setting: str) -> bytes:
-    """Read the body. A client that is still sending will not read the response, so a body that is too large is drained
-    first, within reason. `setting` is the one to raise; empty if the limit is fixed."""
+    """Read the body. A body that is too large is drained first, up to a limit, because a client that is still sending
+    does not read the response. `setting` names the setting that raises the limit; it is empty if the limit is fixed."""
     body, size = bytearray(), 0
     async for chunk in request.stream():
         size += len(chunk)
@@ -311,7 +315,7 @@ def parse(form: type[F], body: bytes) -> F:
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse duplicate keys: parsers differ in which of them they use."""
+    """Reject duplicate keys, because parsers differ in which of the values they use."""
     found = dict(pairs)
     if len(found) < len(pairs):
         seen: set[str] = set()

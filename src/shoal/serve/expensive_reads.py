@@ -1,4 +1,5 @@
-"""Limits requests that read much of a crawl: a few at a time for each caller, a bounded queue, and a time budget."""
+"""Limits for requests that read a large part of a crawl: a few concurrent reads per caller, a bounded queue, and a time
+limit."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -22,7 +23,7 @@ async def disconnect(request: Request) -> None:
 
 
 async def unless_gone(request: Request, work: Awaitable[T], seconds: float | None = None) -> T:
-    """Return what `work` returns; cancel it and raise if the client leaves first, or the time is up."""
+    """Return the result of `work`. If the client disconnects first or the time is up, cancel `work` and raise."""
     working, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnect(request))
     try:
         done, _ = await asyncio.wait({working, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -35,34 +36,37 @@ async def unless_gone(request: Request, work: Awaitable[T], seconds: float | Non
         await asyncio.gather(working, gone, return_exceptions=True)
 
 
-AT_ONCE = 2  # reads of one caller that run at the same time
-WAITING = 8  # further reads of one caller that wait for these
+AT_ONCE = 2  # concurrent reads per caller
+WAITING = 8  # further reads per caller that may wait for their turn
 SECONDS = 120.0  # from the request to the start of the response
 RETRY_SECONDS = 10.0
 
 
 @dataclass(slots=True)
 class _Places:
-    """The places of one caller."""
+    """The running and waiting reads of one caller."""
 
     running: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
-    taken: int = 0  # reads that run or wait
+    taken: int = 0  # number of reads that run or wait
 
 
 class ExpensiveReads:
-    """The expensive reads of one controller, by caller: one caller's reads do not delay those of another."""
+    """The expensive reads of one controller. They are limited per caller, so one caller's reads do not delay the reads
+    of other callers."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self._seconds = seconds
         self._callers: dict[str, _Places] = {}
 
     async def respond(self, request: Request, read: Callable[[], Awaitable[Response]]) -> ASGIApp:
-        """Run a read in a place of its caller. It is cancelled when the client leaves or the time is up. The place is
-        held until the response has been sent, because a stream reads while it is sent."""
+        """Run a read within the limit of its caller. The read is cancelled when the client disconnects or the time is
+        up. It counts until the response has been sent, because a streamed response reads while it is being sent."""
         who = caller_of(request).who
         places = self._callers.setdefault(who, _Places())
         if places.taken >= AT_ONCE + WAITING:
-            raise RateLimited(f"{places.taken} large reads of this caller run or wait already", RETRY_SECONDS)
+            raise RateLimited(
+                f"{places.taken} large reads of this caller are already running or waiting", RETRY_SECONDS
+            )
         places.taken += 1
         running = False
 
@@ -87,7 +91,7 @@ class ExpensiveReads:
 
 
 class _Releasing:
-    """A response that releases something once it has been sent, or could not be."""
+    """A response that calls `release` once sending has succeeded or failed."""
 
     def __init__(self, response: Response, release: Callable[[], None]) -> None:
         self._response = response

@@ -44,9 +44,9 @@ class GroupApi:
         idempotency_key=True,
     )
     async def create_jobs(self, request: EndpointRequest[GroupConfig, Nothing]) -> Response:
-        """If a URL is invalid, the error names its position and nothing is created. An event is sent when each job
-        ends, and `crawl.group.completed` when all have ended. While the workers have too much to do, nothing is
-        created, and `Retry-After` says when to try again."""
+        """If a URL is invalid, no job is created, and the error names the position of the URL. An event is sent when a
+        job ends, and the event `crawl.group.completed` when all jobs have ended. While the workers are overloaded, no
+        jobs are created, and `Retry-After` contains the number of seconds to wait."""
         return await respond_once(
             self._idempotency,
             request,
@@ -88,9 +88,9 @@ class GroupApi:
         response=ResultList,
     )
     async def list_group_results(self, request: EndpointRequest[Nothing, Paging]) -> Response:
-        """Until the group has ended, `next` is set: request it later for the results that follow. A page of large
-        results may have fewer items than `limit`. A job has no result while it is being retried, or if it was cancelled
-        or lost its workers."""
+        """Until the group has ended, `next` is set: use this cursor later to get the results that follow. If results
+        are large, a response may have fewer items than `limit`. A job has no result while it is being retried, or if it
+        was cancelled or lost its workers."""
         group = await self._groups.get(request.path_param("group_id"))
         query, after = request.query, number_of(request.query.cursor) or 0
         found = await self._groups.results(group.id, after=after, limit=query.limit)
@@ -122,7 +122,7 @@ class GroupApi:
         | {"state": "cancelled", "state_reason": "asked", "jobs": {"done": 1, "cancelled": 1}},
     )
     async def cancel_group(self, request: EndpointRequest[Nothing, Nothing]) -> Group:
-        """Fetches in progress are aborted. A group that has ended is not changed."""
+        """Fetches in progress are aborted. If the group has ended, nothing changes."""
         return Group.of(await self._groups.cancel(request.path_param("group_id"), audit=request.audit))
 
     async def _create(self, config: GroupConfig, record: IdempotencyRecord) -> Json:
@@ -140,8 +140,10 @@ JobName = Annotated[str, Meta(min_length=1, max_length=300)]
 
 
 class ResultDiffQuery(Form, frozen=True, kw_only=True, rename={"before": "from", "after": "to"}):
-    before: Annotated[JobName | None, describe("Job with the older result; default: the success before `to`.")] = None
-    after: Annotated[JobName | None, describe("Job with the newer result; default: the last success.")] = None
+    before: Annotated[
+        JobName | None, describe("Job with the older result. Default: the last success before the newer result.")
+    ] = None
+    after: Annotated[JobName | None, describe("Job with the newer result. Default: the last success.")] = None
 
 
 class ResultApi:
@@ -164,8 +166,8 @@ class ResultApi:
         },
     )
     async def list_policy_results(self, request: EndpointRequest[Nothing, Paging]) -> Response:
-        """The final result of each finished run. Results are kept longer than their jobs, and the last success is
-        always kept. A page of large results may have fewer items than `limit`."""
+        """The list has the final result of each finished run. Results are kept longer than their jobs, and the last
+        success is always kept. If results are large, a response may have fewer items than `limit`."""
         policy = await self._policies.get(request.path_param("policy_id"))
         found = await self._history.of_policy(
             policy.id, before=number_of(request.query.cursor), limit=request.query.limit

@@ -14,7 +14,7 @@ from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.problems import Json
 from shoal.serve.resources.stats import Health, Readiness
 
-FRESH_SECONDS = 1.0  # a result is cached that long, because each check writes to the store
+FRESH_SECONDS = 1.0  # check results are cached for this time, because each check writes to the store
 
 
 class HealthApi:
@@ -57,7 +57,8 @@ class HealthApi:
         response_example={"status": "ok", "store": "ok"},
     )
     async def show_readiness(self, request: EndpointRequest[Nothing, Nothing]) -> Json:
-        """If they do not, the status is 503, with the same fields; `bodies` is present while the body store is full."""
+        """If one of them does not accept writes, the status is 503, with the same fields; `bodies` is present while the
+        body store is full."""
         async with self._checking:  # concurrent requests share one check
             if self._clock.monotonic() - self._checked_at >= FRESH_SECONDS:
                 await self._check()
@@ -69,7 +70,7 @@ class HealthApi:
             bodies = StorageFull.code if "bodies" in full else UNSET
             detail = " ".join(full.values())
             return Json(Readiness(status="unavailable", store=store, bodies=bodies, detail=detail), 503)
-        if (why := self._wake_problem()) is not None:  # workers poll instead, so it is still ready
+        if (why := self._wake_problem()) is not None:  # the process is still ready, because workers poll instead
             return Json(Readiness(status="ok", store="ok", detail=f"notify degraded: {why}"))
         return Json(Readiness(status="ok", store="ok"))
 
@@ -90,5 +91,6 @@ class HealthApi:
         media_type="text/plain",
     )
     async def show_metrics(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
-        body, media_type = await asyncio.to_thread(self._metrics)  # a large fleet has 100,000 series
+        # in a thread, because a large fleet has 100,000 time series
+        body, media_type = await asyncio.to_thread(self._metrics)
         return Response(body, media_type=media_type)

@@ -1,5 +1,5 @@
-"""REST endpoints for jobs (list, explain, cancel, retry, purge) and quotas. `groups.py` has the one that creates page
-jobs."""
+"""REST endpoints for jobs (list, explain, cancel, retry, purge) and quotas. The endpoint that creates page jobs is in
+`groups.py`."""
 
 from datetime import timedelta
 from typing import Annotated, Any, ClassVar
@@ -44,7 +44,10 @@ class JobQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
     state: InState = None
     run_id: OfRun = None
     lane: InLane = None
-    dead: Annotated[bool | None, describe("True: only dead letters (failed or expired); false: all others.")] = None
+    dead: Annotated[
+        bool | None,
+        describe("True: only dead letters (failed or expired). False: only jobs that are not dead letters."),
+    ] = None
 
 
 class RetryForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,7 +61,7 @@ class RetryForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class PurgeForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     kind: OfKind = None
     state: InState = None
-    dead: Annotated[bool, describe("Only dead letters; false: all jobs that have ended.")] = True
+    dead: Annotated[bool, describe("True: only dead letters. False: all jobs that have ended.")] = True
     older_than_seconds: Annotated[Age, describe("Only jobs that ended at least this many seconds ago.")] = 0
     limit: AtMost = None
 
@@ -84,7 +87,8 @@ class JobApi:
         response=JobList,
     )
     async def list_jobs(self, request: EndpointRequest[Nothing, JobQuery]) -> JobList:
-        """A page may have fewer items than `limit`, or none, and still have a `next`."""
+        """A response may have fewer items than `limit`, or none, although more items follow; only a `next` of null
+        marks the end."""
         query = request.query
         before = None if query.cursor is None else text_of(query.cursor)
         page = await self._jobs.newest(
@@ -104,8 +108,8 @@ class JobApi:
         request_example={"kind": "page", "limit": 1000},
     )
     async def retry_jobs(self, request: EndpointRequest[RetryForm, Nothing]) -> JobsRetried:
-        """Retries all dead letters that match, or all if there is no body; their attempt counts start at zero. To retry
-        the job of a crawl or an analysis, retry the crawl or the analysis."""
+        """All dead letters that match are retried, or all dead letters if there is no body. Their attempt counts start
+        at zero. To retry the job of a crawl or an analysis, retry the crawl or the analysis."""
         body = request.body
         which = JobFilter(body.state, body.kind, body.run_id, body.lane, dead=True)
         return JobsRetried(retried=await self._jobs.retry_dead(which, body.limit, audit=request.audit))
@@ -153,8 +157,8 @@ class JobApi:
         response=JobExplained,
     )
     async def explain_job(self, request: EndpointRequest[Nothing, Nothing]) -> dict[str, Any]:
-        """The response says, for example, why a pending job has not started: because of a quota, a rate limit, or jobs
-        of higher priority."""
+        """For example, the response explains that a pending job has not started because of a quota, a rate limit, or
+        jobs of higher priority."""
         return JobExplained.with_facts(await self._jobs.explain(request.path_param("job_id")))
 
     @endpoint(
@@ -167,8 +171,8 @@ class JobApi:
         problems=[StateConflict],
     )
     async def cancel_job(self, request: EndpointRequest[Nothing, Nothing]) -> Job:
-        """Takes effect immediately; if the job is running, its result will be rejected. To cancel the job of a crawl or
-        an analysis, stop the crawl or the analysis."""
+        """The cancellation takes effect immediately. If the job is running, its result will be rejected. To cancel the
+        job of a crawl or an analysis, stop the crawl or the analysis."""
         return Job.of(await self._jobs.cancel(request.path_param("job_id"), audit=request.audit))
 
     @endpoint(

@@ -1,4 +1,4 @@
-"""REST endpoints for nodes: list, show, explain, and give commands."""
+"""REST endpoints for nodes: list, show, explain, send commands."""
 
 from typing import Annotated
 
@@ -22,12 +22,12 @@ class NodeQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class CommandForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A command. Only `config_update` takes values; omitted values stay unchanged."""
+    """A command. Only `config_update` accepts values; omitted values stay unchanged."""
 
     command: Annotated[CommandName, describe("Command for the node.")]
     reason: Annotated[str, describe("Reason, for logs and `explain`.", max_length=LONGEST_REASON)] = ""
-    max_concurrency: Annotated[int | None, describe("Crawls and analyses that it runs at the same time.")] = None
-    page_slots: Annotated[int | None, describe("Page jobs that it runs at the same time.")] = None
+    max_concurrency: Annotated[int | None, describe("Maximum number of crawls and analyses at the same time.")] = None
+    page_slots: Annotated[int | None, describe("Maximum number of page jobs at the same time.")] = None
     rate_limit: Annotated[float | None, describe("Maximum number of pages to fetch per second.")] = None
     unlimited_rate: Annotated[bool, describe("Remove the rate limit.")] = False
 
@@ -51,7 +51,8 @@ class NodeApi:
         response=NodeList,
     )
     async def list_nodes(self, request: EndpointRequest[Nothing, NodeQuery]) -> NodeList:
-        """Nodes are workers with a control plane (`GRPC_ANALYZER_ADDR`). Other workers are not listed."""
+        """Nodes are workers that are connected to a control plane (`GRPC_ANALYZER_ADDR`). Other workers are not
+        listed."""
         query = request.query
         after = "" if query.cursor is None else text_of(query.cursor)
         found = [
@@ -66,14 +67,15 @@ class NodeApi:
         "POST",
         "/api/v1/nodes/commands",
         scope=TokenScope.WRITE,
-        summary="Give every node the same command.",
+        summary="Send the same command to every node.",
         body=CommandForm,
         status=202,
         response=NodeCommandList,
         request_example={"command": "pause", "reason": "database maintenance"},
     )
     async def command_all_nodes(self, request: EndpointRequest[CommandForm, Nothing]) -> NodeCommandList:
-        """Lost nodes are left out. The response has one command per node; each is acknowledged by its node."""
+        """Lost nodes get no command. The response contains one command per node; each node acknowledges its own
+        command."""
         by = caller_of(request.http).who
         commands = await self._nodes.broadcast(request.body.to_request(), by, audit=request.audit)
         return NodeCommandList(items=[NodeCommand.of(one) for one in commands])
@@ -82,7 +84,7 @@ class NodeApi:
         "GET",
         "/api/v1/nodes/{node_id}",
         scope=TokenScope.READ,
-        summary="Show a node, the leases it holds and its newest commands.",
+        summary="Show a node, its leases and its newest commands.",
         response=NodeDetail,
     )
     async def show_node(self, request: EndpointRequest[Nothing, Nothing]) -> NodeDetail:
@@ -103,15 +105,16 @@ class NodeApi:
         "POST",
         "/api/v1/nodes/{node_id}/commands",
         scope=TokenScope.WRITE,
-        summary="Give a node a command.",
+        summary="Send a command to a node.",
         body=CommandForm,
         status=202,
         response=NodeCommand,
         request_example={"command": "config_update", "max_concurrency": 4, "rate_limit": 20},
     )
     async def command_node(self, request: EndpointRequest[CommandForm, Nothing]) -> NodeCommand:
-        """The command is stored, delivered at least once, applied once and acknowledged; its state shows its progress.
-        `pause`, `resume`, `drain` and the values of `config_update` also apply after the node has restarted."""
+        """The command is stored, delivered at least once, applied once and acknowledged; its `state` shows the
+        progress. `pause`, `resume`, `drain` and the values of `config_update` also apply after the node has
+        restarted."""
         by = caller_of(request.http).who
         node_id = request.path_param("node_id")
         return NodeCommand.of(await self._nodes.send(node_id, request.body.to_request(), by, audit=request.audit))
@@ -126,5 +129,5 @@ class NodeApi:
     async def show_command(self, request: EndpointRequest[Nothing, Nothing]) -> NodeCommand:
         command = await self._nodes.command(request.path_param("command_id"))
         if command.node_id != request.path_param("node_id"):
-            raise NotFound("command", command.id, f"it is a command of node {command.node_id}")
+            raise NotFound("command", command.id, f"the command belongs to node {command.node_id}")
         return NodeCommand.of(command)

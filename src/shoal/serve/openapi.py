@@ -38,8 +38,8 @@ Every error is a problem document (RFC 9457) with a stable `code`. Unknown field
 Lists return `{items, next}`; `next` is the `cursor` of the next page. Times are UTC. Responses may get new fields.
 
 Every endpoint may respond with `invalid_input`, `backend_unavailable` or `storage_full`; with `unauthenticated`,
-`not_allowed` or `rate_limited`, if it needs a token; with `too_large` or `wrong_media_type`, if it takes a body; and
-with `not_found`, if it takes an id. Each endpoint names the other codes that it may respond with."""
+`not_allowed` or `rate_limited`, if it needs a token; with `too_large` or `wrong_media_type`, if it accepts a body; and
+with `not_found`, if its path contains an id. Further codes are listed with each endpoint."""
 ALWAYS: tuple[type[ShoalError], ...] = (BackendUnavailable, StorageFull)
 WITH_TOKEN: tuple[type[ShoalError], ...] = (Unauthenticated, NotAllowed, RateLimited)
 WITH_BODY: tuple[type[ShoalError], ...] = (InvalidInput, TooLarge, WrongMediaType)
@@ -48,36 +48,36 @@ TAGS = {
     "analyses": "Analyses of crawls, their findings and reports.",
     "audit-log": "The audit log of administrative actions.",
     "bots": "The bot API: lease page jobs, extend the leases, send the results.",
-    "crawls": "Crawls of sites: start and control them, read their pages, their journal and their differences.",
-    "events": "The events that webhooks deliver, as a list.",
+    "crawls": "Crawls of sites: start, control and compare crawls, and read their pages and journals.",
+    "events": "List of the events that webhooks deliver.",
     "gates": "Quality gates: named rules that a crawl must meet.",
     "groups": "Groups of page jobs that were created together, and their results.",
     "jobs": "Page jobs for single URLs, and the jobs of crawls and analyses.",
-    "nodes": "Workers with a control plane, and commands for them.",
+    "nodes": "Workers that are connected to a control plane, and commands for them.",
     "policies": "Recurring crawls of pages and sites.",
     "priority-rules": "The rules that set the priority of a policy's jobs.",
     "quotas": "Limits on the number of jobs that run at the same time, by quota key.",
     "scrape": "One page and its content, fetched by a worker while the caller waits.",
-    "server": "The process itself: health, metrics and this document.",
-    "signals": "Temporary changes of priority.",
-    "stats": "Counts and hourly statistics.",
+    "server": "The server process: health, metrics and this document.",
+    "signals": "Temporary changes of the priority of URLs and labels.",
+    "stats": "Numbers of crawls and jobs, and hourly statistics.",
     "tokens": "API tokens.",
     "webhooks": "Receivers of events, and their deliveries.",
 }
-# Parameters and fields that mean the same wherever they have no description; `thing_id` is the id of the thing.
+# Descriptions of parameters and fields that have none themselves; `thing_id` is described as the id of the thing.
 COMMON = {
-    "created_at": "When it was created.",
-    "finished_at": "When it ended; null before that.",
+    "created_at": "Time of creation.",
+    "finished_at": "Time of the end; null until then.",
     "items": "The items of this page, in order.",
     "labels": "Labels as name and value.",
-    "name": "Name under which it is stored.",
+    "name": "Name of the stored object.",
     "number": "Number of the page.",
     "priority": "Priority from 0 to 100; higher runs first.",
-    "project": "Project that it belongs to.",
+    "project": "Project that the object belongs to.",
     "scope": "Quota key, such as `project:NAME`.",
-    "started_at": "When it started; null before that.",
+    "started_at": "Time of the start; null until then.",
     "state": "Current state.",
-    "state_reason": "Why it is in this state, if there is a reason.",
+    "state_reason": "Reason for the state, if there is one.",
 }
 LOCATION = {"Location": {"description": "Path of the new object.", "schema": {"type": "string"}}}
 
@@ -86,7 +86,7 @@ KEY = {
     "in": "header",
     "required": False,
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
-    "description": "A key of your choice: a request repeated with the same key within 24 hours is executed once.",
+    "description": "A key of your choice. Requests with the same key within 24 hours are executed only once.",
 }
 
 
@@ -97,7 +97,7 @@ class Problem(Struct, kw_only=True):
     title: Annotated[str, describe("The kind of error, in a few words.")]
     status: Annotated[int, describe("The HTTP status.")]
     code: Annotated[str, describe("Stable code of the error.")]
-    detail: Annotated[str, describe("What is wrong, and what to do about it.")]
+    detail: Annotated[str, describe("A sentence that explains the error and how to fix it.")]
 
 
 def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
@@ -163,7 +163,8 @@ class Schemas:
         return _referred(self._found[kind])
 
     def _described(self, component: dict[str, Any]) -> dict[str, Any]:
-        """Describe every property: by its own sentence, a common one, or that of the component which it refers to."""
+        """Describe every property: by its own description, by a common description, or by the description of the
+        component to which it refers."""
         for name, one in component.get("properties", {}).items():
             parts = [one, *one.get("anyOf", ())]
             own = [part.pop("description") for part in parts if "description" in part]
@@ -218,7 +219,7 @@ def problems_of(endpoint: Endpoint) -> list[type[ShoalError]]:
 
 
 def own_problems_of(endpoint: Endpoint) -> list[type[ShoalError]]:
-    """Return the errors of an endpoint that `ABOUT` does not name."""
+    """Return the errors of an endpoint that are not listed in `ABOUT`."""
     return [kind for kind in problems_of(endpoint) if kind not in (*ALWAYS, *WITH_TOKEN, *WITH_BODY, NotFound)]
 
 
@@ -263,8 +264,8 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _portable(schema: Any) -> Any:
-    """Return a schema as generators of clients need it: the end of the text in a pattern is `$`, an array has `items`,
-    an enum has a type."""
+    """Return a schema in the form that client generators need: patterns end with `$`, arrays have `items`, and enums
+    have a type."""
     if isinstance(schema, list):
         return [_portable(one) for one in schema]
     if not isinstance(schema, dict):
@@ -273,7 +274,7 @@ def _portable(schema: Any) -> Any:
     if isinstance(schema.get("pattern"), str):
         portable["pattern"] = schema["pattern"].replace(r"\Z", "$")
     if schema.get("type") == "array":
-        portable["items"] = portable.get("items") or {}  # false after the items of a tuple, whose length is fixed
+        portable["items"] = portable.get("items") or {}  # `items` is false for tuples, whose length is fixed
     if isinstance(schema.get("enum"), list):
         portable["type"] = "string"
     return portable
@@ -300,7 +301,7 @@ class DocsApi:
         "GET", "/docs", scope=TokenScope.READ, summary="Show the API reference.", response=str, media_type="text/html"
     )
     async def show_docs(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
-        context = await asyncio.to_thread(lambda: self._context)  # 100 ms for the first request
+        context = await asyncio.to_thread(lambda: self._context)  # in a thread, because the first request needs 100 ms
         return self._shell.page(request.http, "docs.html", context)
 
     @cached_property

@@ -38,12 +38,12 @@ from shoal.serve.resources.policy import (
     PriorityRuleList,
 )
 
-EXPORT_BATCH = 250  # policies that one callback of the event loop writes
+EXPORT_BATCH = 250  # number of policies that one event-loop callback writes
 
 
 class PolicyQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
     project: Annotated[str | None, describe("Only policies of this project.")] = None
-    enabled: Annotated[bool | None, describe("Only policies that are enabled (true) or disabled (false).")] = None
+    enabled: Annotated[bool | None, describe("True: only enabled policies. False: only disabled policies.")] = None
 
 
 class ImportOptions(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -126,8 +126,8 @@ class PolicyApi:
         idempotency_key=True,
     )
     async def import_policies(self, request: EndpointRequest[Nothing, ImportOptions]) -> Response:
-        """The file is CSV with a header line, or one JSON object per line. All policies are created in one commit. An
-        invalid line rejects the whole file, unless `bad=skip`."""
+        """The file is CSV with a header line, or one JSON object per line. All policies are created in one commit. If a
+        line is invalid, the whole file is rejected, unless `bad=skip` is set."""
         kind = request.http.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in READERS:
             raise WrongMediaType(shorten(kind) or "no type", " or ".join(READERS))
@@ -183,7 +183,7 @@ class PolicyApi:
         expensive=always,
     )
     async def export_policies(self, request: EndpointRequest[Nothing, ExportOptions]) -> Response:
-        """The file can be imported again, so it contains headers, cookies and proxies in clear text."""
+        """The file can be imported again. Therefore it contains headers, cookies and proxies in clear text."""
         await request.audit_alone("policies.exported", "")
         as_csv = request.query.format == "csv"
         kind = "text/csv; charset=utf-8" if as_csv else "application/x-ndjson"
@@ -210,7 +210,7 @@ class PolicyApi:
         request_example=POLICY_FORM,
     )
     async def replace_policy(self, request: EndpointRequest[PolicyForm, Nothing]) -> Policy:
-        """Its status is kept. A new schedule starts immediately."""
+        """The status of the policy is kept. A new schedule applies immediately."""
         await self._check_gate(request.body.crawl_config)
         return await self._shown(
             await self._policies.rewrite(request.path_param("policy_id"), request.body, audit=request.audit)
@@ -229,7 +229,7 @@ class PolicyApi:
     )
     async def change_policy(self, request: EndpointRequest[PolicyChange, Nothing]) -> Policy:
         """Fields that are absent do not change, including secrets. `frequency` replaces `cron` and vice versa. A new
-        schedule starts immediately."""
+        schedule applies immediately."""
         if request.body.crawl_config is not UNSET:
             await self._check_gate(request.body.crawl_config)
         return await self._shown(
@@ -258,7 +258,8 @@ class PolicyApi:
         response_example={"job_id": "job_01hr2v8k3m4n5p6q", "crawl_id": None, "duplicate": False},
     )
     async def run_policy(self, request: EndpointRequest[Nothing, Nothing]) -> PolicyRun:
-        """Creates a job for a page, or a crawl for a site. The schedule does not change."""
+        """If the policy fetches a page, a job is created; if it crawls a site, a crawl is created. The schedule does
+        not change."""
         run = await self._policies.run_now(request.path_param("policy_id"), audit=request.audit)
         job_id, crawl_id = (None, run.id) if run.is_crawl else (run.id, None)
         return PolicyRun(job_id=job_id, crawl_id=crawl_id, duplicate=run.duplicate)
@@ -292,14 +293,14 @@ class PolicyApi:
         "POST",
         "/api/v1/signals",
         scope=TokenScope.WRITE,
-        summary="Raise or lower the priority of a URL or a label for a while.",
+        summary="Temporarily raise or lower the priority of a URL or a label.",
         body=SignalForm,
         response=Boost,
         request_example={"label": "team=prices", "boost": 30, "lasts": "6h"},
         response_example={"subject": "label:team=prices", "boost": 30.0, "until": "2026-03-01T15:00:00Z"},
     )
     async def push_signal(self, request: EndpointRequest[SignalForm, Nothing]) -> Boost:
-        """The signal (boost) applies to jobs that are created from now on."""
+        """The signal (boost) applies only to jobs that are created after this request."""
         signal = await self._policies.signal(request.body)
         return Boost.of(signal)
 
@@ -312,13 +313,12 @@ class PolicyApi:
         response_example={"items": [{"fact": "staleness", "per": 5.0, "limit": 20.0, "most": 20.0}]},
     )
     async def list_priority_rules(self, request: EndpointRequest[Nothing, Nothing]) -> PriorityRuleList:
-        """The priority is the sum of their points, limited to 0 to 100. The operator sets the rules with
-        SHOAL_PRIORITY_RULES."""
+        """The priority is the sum of the points of all rules, limited to 0 to 100. The operator sets the rules with
+        `SHOAL_PRIORITY_RULES`."""
         return PriorityRuleList(items=[PriorityRule.of(rule) for rule in self._policies.rules])
 
     async def _check_gate(self, options: dict[str, Any]) -> None:
-        """Refuse a gate that does not exist. A value that is not text is rejected when the other options are
-        validated."""
+        """Reject a gate that does not exist. A value that is not text is rejected later, with the other options."""
         if isinstance(options.get("gate"), str):
             await self._gates.check(options["gate"], "crawl_config.gate")
 

@@ -60,13 +60,13 @@ async def http_error(request: Request, error: Exception) -> Response:
 
 
 def _allowed(request: Request) -> list[str]:
-    """Return the methods of a path. Several routes may share a path, and the router reports only the methods of the
-    first."""
+    """Return all methods of a path. Several routes may share a path, but the router reports only the methods of the
+    first route."""
     methods: set[str] = set()
     for route in request.app.routes:
         if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
             methods |= route.methods or set()
-    return sorted(methods) or ["GET", "HEAD"]  # a static file
+    return sorted(methods) or ["GET", "HEAD"]  # a mount of static files
 
 
 async def unexpected(request: Request, error: Exception) -> Response:

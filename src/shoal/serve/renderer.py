@@ -43,15 +43,15 @@ class RendererHealth(Struct, kw_only=True):
 
     status: Annotated[str, describe("`ok`.")]
     version: Annotated[str, describe("Version of Shoal.")]
-    browsers: Annotated[int, describe("Browsers that are running.")]
-    pages: Annotated[int, describe("Pages in the browsers.")]
-    waiting: Annotated[int, describe("Requests that wait for their turn.")]
+    browsers: Annotated[int, describe("Number of running browsers.")]
+    pages: Annotated[int, describe("Number of pages in the browsers.")]
+    waiting: Annotated[int, describe("Number of requests that wait for a free place in a browser.")]
 
 
 class RendererApi:
     """Renders pages for workers and other programs."""
 
-    max_body = 64_000_000  # a request may contain the document
+    max_body = 64_000_000  # bytes; a request may contain the HTML document
     max_body_setting = ""
 
     def __init__(self, pool: BrowserPool, most_waiting: int, metrics: Callable[[], tuple[bytes, str]]) -> None:
@@ -71,19 +71,19 @@ class RendererApi:
         response_example=ANSWER,
     )
     async def render_page(self, request: EndpointRequest[RenderRequest, Nothing]) -> RenderAnswer:
-        """A page that cannot be rendered is answered with 200 and a `failure`. While too many pages wait, the status is
-        429, with `Retry-After`."""
+        """If the page cannot be rendered, the response has the status 200 and a `failure`. While too many pages wait,
+        the status is 429, with `Retry-After`."""
         if self._pool.waiting >= self._most_waiting and self._pool.is_busy:
             raise RateLimited(f"{self._pool.waiting} pages wait for the renderer", RETRY_SECONDS)
         outcome = await unless_gone(request.http, self._pool.render(request.body))
         if isinstance(outcome, Failure):
-            outcome.operator_detail = ""  # names addresses, which callers must not learn
+            outcome.operator_detail = ""  # it contains addresses, which callers must not learn
             return RenderAnswer(failure=outcome)
         return RenderAnswer(page=outcome)
 
     @endpoint("POST", "/restart", scope=TokenScope.ADMIN, summary="Replace the browsers.", status=204)
     async def restart_browsers(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
-        """Pages in progress start again in the new browsers."""
+        """Pages in progress are rendered again in the new browsers."""
         await self._pool.restart()
         return Response(status_code=204)
 

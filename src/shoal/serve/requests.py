@@ -1,4 +1,4 @@
-"""What requests of several endpoints share: cursors of lists, and idempotency keys."""
+"""Shared parts of endpoints: list cursors and idempotency keys."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -34,7 +34,8 @@ class Paging(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def page_of(found: Sequence[T], limit: int, key: Callable[[T], object]) -> tuple[Sequence[T], str | None]:
-    """Return the items of one page and the cursor of the next. The caller has read one more item than the limit."""
+    """Return the items of one page and the cursor of the next page. The caller must have read one item more than the
+    limit."""
     shown = found[:limit]
     return shown, cursor_of(str(key(shown[-1]))) if len(found) > limit else None
 
@@ -42,7 +43,8 @@ def page_of(found: Sequence[T], limit: int, key: Callable[[T], object]) -> tuple
 def growing_page_of(
     found: Sequence[T], limit: int, after: int, key: Callable[[T], int], *, growing: bool
 ) -> tuple[Sequence[T], str | None]:
-    """Return one page of a list to which items are appended: while it is growing, there always is a next page."""
+    """Return one page of a list to which items are appended, and the next cursor. While the list is growing, there
+    always is a next page."""
     shown = found[:limit]
     if len(found) <= limit and not growing:
         return shown, None
@@ -54,7 +56,7 @@ def cursor_of(text: str) -> str:
 
 
 def text_of(cursor: str) -> str:
-    """Decode a cursor; one that this server did not create is refused."""
+    """Decode a cursor; reject a cursor that this server did not create."""
     try:
         text = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
     except ValueError:
@@ -65,7 +67,7 @@ def text_of(cursor: str) -> str:
 
 
 def number_of(cursor: str | None, last: int = LAST) -> int | None:
-    """Decode the number in a cursor; None without a cursor."""
+    """Decode the number in a cursor; return None without a cursor."""
     if cursor is None:
         return None
     text = text_of(cursor)
@@ -82,7 +84,8 @@ HEADER = "Idempotency-Key"
 LOCATION = "Location"
 
 Create = Callable[[IdempotencyRecord], Awaitable[Json]]
-"""Creates the object with the id of this record, or shows it if a request with the same key has created it."""
+"""Creates the object with the id in this record. If a request with the same key has already created the object, it is
+shown instead."""
 
 
 async def respond_once(
@@ -92,8 +95,8 @@ async def respond_once(
     create: Create,
     content: Callable[[], str] | None = None,
 ) -> Response:
-    """Return the response of `create`, or the stored response if a request with the same key has completed before.
-    `content` returns what was sent, if that is not the body."""
+    """Return the response of `create`, or the stored response if a request with the same key has already completed.
+    `content` returns the content of the request if it is not in the JSON body."""
     async with id_once(idempotency, request, prefix, content) as record:
         if record.answer is not None:
             return _replay(record.answer)
@@ -108,8 +111,8 @@ async def respond_once(
 async def id_once(
     idempotency: Idempotency, request: EndpointRequest[B, Q], prefix: str, content: Callable[[], str] | None = None
 ) -> AsyncIterator[IdempotencyRecord]:
-    """Yield the id of what a request creates: the same one for each request with the same key, as long as the first
-    created something."""
+    """Yield the id for the object that a request creates. Requests with the same key get the same id, unless the
+    earlier request failed."""
     fresh, key = new_id(prefix), key_of(request)
     if key is None:
         yield IdempotencyRecord(fresh)

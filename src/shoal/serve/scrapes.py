@@ -36,10 +36,11 @@ class ScrapeApi:
         idempotency_key=True,
     )
     async def scrape_page(self, request: EndpointRequest[ScrapeConfig, Nothing]) -> Response:
-        """A worker fetches the page, before other page jobs, as robots.txt and the rate limit of its host allow. A page
-        that cannot be fetched is a result, too: `page.error` says why. If there is no result within `timeout_seconds`,
-        the response is 202, and `Location` names where it will be; a request with the same `Idempotency-Key` waits for
-        it again. If no worker takes the page within five seconds, it is cancelled, and the error is `no_worker`."""
+        """A worker fetches the page before other page jobs, within the limits of robots.txt and the rate limit of the
+        host. If the page cannot be fetched, the response is 200, and `page.error` has the reason. If there is no result
+        within `timeout_seconds`, the status is 202, and `Location` has the path of the scrape; a request with the same
+        `Idempotency-Key` waits again for the same result. If no worker starts the job within five seconds, the job is
+        cancelled, and the error is `no_worker`."""
         async with id_once(self._idempotency, request, "job") as new:
             await self._scrapes.start(request.body, new.subject)
             return _response(await self._wait(request, new.subject))
@@ -53,11 +54,12 @@ class ScrapeApi:
         accepted=Scrape,
     )
     async def show_scrape(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
-        """The response is 202 until it has ended. Results are kept for `SHOAL_RESULT_RETENTION`."""
+        """The status is 202 until the scrape has ended. Results are kept for `SHOAL_RESULT_RETENTION`."""
         return _response(await self._scrapes.get(request.path_param("scrape_id")))
 
     async def _wait(self, request: EndpointRequest[ScrapeConfig, Nothing], scrape_id: str) -> scrapes.Scrape:
-        """Wait for the result. If the client leaves and has no key to ask again, the page need not be fetched."""
+        """Wait for the result. If the client disconnects and has no idempotency key to get the result later, cancel the
+        scrape."""
         try:
             return await unless_gone(request.http, self._scrapes.wait(scrape_id, request.body.timeout_seconds))
         except ClientDisconnect:

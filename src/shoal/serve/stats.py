@@ -17,12 +17,12 @@ from shoal.serve.resources.stats import BackPressure, Hour, Stats
 
 T = TypeVar("T")
 
-SHORTEST: Final = 2.0  # seconds for which a figure is kept at least
-SHARE: Final = 0.05  # share of the time that may be spent on reading it
+SHORTEST: Final = 2.0  # minimum number of seconds for which a figure is cached
+SHARE: Final = 0.05  # maximum share of time spent on reading the figure
 
 
 class Cached(Generic[T]):
-    """The last value of a figure. It is kept for longer if reading it takes long."""
+    """The cached value of a figure. The value is cached for longer if reading it takes long."""
 
     def __init__(self, read: Callable[[], Awaitable[T]], clock: Clock, share: float = SHARE) -> None:
         self._read = read
@@ -33,7 +33,7 @@ class Cached(Generic[T]):
         self._fresh_until = 0.0
 
     async def get(self) -> T:
-        """Return the value; concurrent callers share one reading."""
+        """Return the value; concurrent callers share one read."""
         return (await self.get_with_time())[0]
 
     async def get_with_time(self) -> tuple[T, datetime]:
@@ -47,7 +47,7 @@ class Cached(Generic[T]):
             return self._value
 
     def forget(self) -> None:
-        """Read the figure again when somebody asks, because it has just been changed."""
+        """Drop the cached value, because the figure has just changed; the next `get` reads it again."""
         self._fresh_until = 0.0
 
 
@@ -64,7 +64,9 @@ MOST_BOTS = 100
 
 class StatsQuery(Form, frozen=True, kw_only=True):
     hours: Annotated[int, describe("Number of hours to show, including the current one.", ge=1, le=720)] = 24
-    kind: Annotated[Literal["page", "crawl", "analysis"] | None, describe("Only this kind of jobs per hour.")] = None
+    kind: Annotated[Literal["page", "crawl", "analysis"] | None, describe("Kind of jobs in the hourly statistics.")] = (
+        None
+    )
 
 
 class StatsApi:
@@ -86,11 +88,11 @@ class StatsApi:
         response=Stats,
     )
     async def show_stats(self, request: EndpointRequest[Nothing, StatsQuery]) -> Stats:
-        """The counts by state are refreshed at most every two seconds. The hourly statistics are those of
-        controllers, workers and crawls in other processes, and are a few seconds old. They have the jobs that were
+        """The counts by state are refreshed at most every two seconds. The hourly statistics cover all controllers,
+        workers and crawls of the store; they may be a few seconds old. They contain the numbers of jobs that were
         created, done, failed, expired (dead letters), retried and lost with their worker, the average duration of
-        fetches, the share of retried attempts, and the active bots. Back-pressure is that of the responding
-        controller."""
+        fetches, the share of retried attempts, and the number of active bots. The back-pressure is the state of the
+        controller that sends the response."""
         crawls, crawls_at = await self._counts.crawls.get_with_time()
         jobs, jobs_at = await self._counts.jobs.get_with_time()
         hours, bots = await self._hourly.read(request.query.hours, request.query.kind, MOST_BOTS)

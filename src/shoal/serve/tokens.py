@@ -13,7 +13,7 @@ from shoal.serve.problems import Json
 from shoal.serve.requests import Paging, number_of, page_of
 from shoal.serve.resources.token import AuditEntry, AuditLog, Token, TokenList, TokenMade
 
-LAST_TOKEN = 2**31 - 1  # the largest number of a token
+LAST_TOKEN = 2**31 - 1  # the largest number that a token can have
 NO_STORE = {"Cache-Control": "no-store"}
 
 

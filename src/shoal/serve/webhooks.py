@@ -86,7 +86,8 @@ class WebhookApi:
         response=WebhookList,
     )
     async def list_webhooks(self, request: EndpointRequest[Nothing, Nothing]) -> WebhookList:
-        """Lists the oldest 100. If an earlier version stored more, the others are listed once these are removed."""
+        """The list has the oldest 100 webhooks. If an earlier version stored more, the newer ones are listed after
+        older ones have been removed."""
         found = await self._webhooks.all()
         return WebhookList(items=[Webhook.of(one) for one in found[:MOST_WEBHOOKS]])
 
@@ -111,7 +112,7 @@ class WebhookApi:
         request_example={"enabled": True},
     )
     async def change_webhook(self, request: EndpointRequest[WebhookChange, Nothing]) -> Webhook:
-        """A webhook that is enabled again receives the events it missed that are still stored."""
+        """When a webhook is enabled again, it receives the missed events that are still stored."""
         webhook_id = request.path_param("webhook_id")
         return Webhook.of(await self._webhooks.change(webhook_id, request.body, audit=request.audit))
 
@@ -146,8 +147,9 @@ class WebhookApi:
         response=WebhookTest,
     )
     async def test_webhook(self, request: EndpointRequest[Nothing, Nothing]) -> WebhookTest:
-        """Sends a signed event of the type `webhook.test` immediately and waits up to 20 seconds for the response. It
-        is sent even if the webhook is disabled, it is not retried, and it is not listed with the deliveries."""
+        """A signed event of the type `webhook.test` is sent immediately, and Shoal waits up to 20 seconds for the
+        response. The event is sent even if the webhook is disabled. It is not retried and not listed with the
+        deliveries."""
         webhook_id = request.path_param("webhook_id")
         return WebhookTest.of(await self._tester.test(webhook_id, audit=request.audit))
 
@@ -178,8 +180,8 @@ class WebhookApi:
         response_example={"replayed": 120},
     )
     async def replay_events(self, request: EndpointRequest[ReplayForm, Nothing]) -> EventsReplayed:
-        """Sends one event by its id, or all events of a time range that the webhook subscribes to. Event ids do not
-        change."""
+        """Select one event by its id, or a time range: then all events in this range to which the webhook subscribes
+        are sent. The events keep their ids."""
         webhook_id, form = request.path_param("webhook_id"), request.body
         if form.event_id is not None and form.since is None and form.until is None:
             count = await self._webhooks.replay(webhook_id, form.event_id, audit=request.audit)
@@ -201,8 +203,9 @@ class WebhookApi:
         response=EventList,
     )
     async def list_events(self, request: EndpointRequest[Nothing, EventQuery]) -> Response:
-        """To receive every event exactly once, send `next` of each response as `after` of the next request. A page of
-        large events may have fewer items than `limit`; only an empty page means that there are no more events yet."""
+        """To receive every event exactly once, send `next` of each response as `after` of the next request. If events
+        are large, a response may have fewer items than `limit`; only an empty response means that there are no more
+        events yet."""
         query = request.query
         if query.tail is not None:
             if query.after:
@@ -211,7 +214,7 @@ class WebhookApi:
         else:
             found = await self._webhooks.events(query.after, query.limit)
         last = found[-1].sequence if found else query.after
-        # A page may have megabytes.
+        # One page of events may have megabytes.
         return await asyncio.to_thread(lambda: Json(EventList(items=[Event.of(one) for one in found], next=last)))
 
     async def _create(self, request: EndpointRequest[NewWebhook, Nothing], webhook_id: str) -> Json:

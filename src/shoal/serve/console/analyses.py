@@ -1,4 +1,5 @@
-"""Analyses: the list, one analysis with its verdict and its findings, and the tab of a crawl with its newest one."""
+"""Analyses: the list, the page of one analysis with its verdict and findings, and the tab of a crawl with its newest
+analysis."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -41,10 +42,10 @@ ROWS: Final = 50
 BATCH: Final = 500
 LAST: Final = 2**31 - 1
 LAST_FINDING: Final = 10**15
-OTHERS: Final = 20  # earlier analyses of a crawl
+OTHERS: Final = 20  # maximum number of earlier analyses listed for a crawl
 QUALIFIERS: Final = ("state", "crawl")
 COLUMNS: Final = {"code": "text", "severity": "text", "page": "text", "evidence": "json"}
-STARTED: Final = message("The analysis was created; it appears here as soon as a worker has run it.")
+STARTED: Final = message("The analysis was created. It will appear on this page once a worker has run it.")
 
 
 class AnalysesPage(LivePage):
@@ -67,8 +68,8 @@ class AnalysesPage(LivePage):
         language = view.language
         states = [(state.value, language(word)) for state, word in LABELS.items()]
         suggestions = {
-            "state": suggestion(language("where it is"), states),
-            "crawl": suggestion(language("the id of a crawl"), [one.crawl_id for one, _ in context["rows"]]),
+            "state": suggestion(language("current state"), states),
+            "crawl": suggestion(language("id of a crawl"), [one.crawl_id for one, _ in context["rows"]]),
         }
         return {"suggestions": suggestions, "gates": [stored.name for stored in await self._gates.all()]}
 
@@ -116,7 +117,7 @@ class AnalysesPage(LivePage):
 
 
 def _state_of(search: Search) -> str | None:
-    """Return the state that a search asks for; raise if it cannot be understood."""
+    """Return the state that a search selects; raise if the search is invalid."""
     state = search.one("state")
     if search.text or (state is not None and state not in set(AnalysisState)):
         known = ", ".join(AnalysisState)
@@ -172,7 +173,7 @@ class AnalysisPage(LivePage):
         }
 
     async def _chosen(self, analysis_id: str, code: FindingCount | None, after: str) -> dict[str, Any]:
-        """Return the findings of one code, from a place on."""
+        """Return the findings of one code that follow a position."""
         found, number = [], row_in(after, LAST_FINDING)
         if code is not None:
             place = None if number is None else FindingPlace(code.code, number)
@@ -185,7 +186,7 @@ class AnalysisPage(LivePage):
         }
 
     async def _baseline(self, analysis_id: str | None) -> dict[str, FindingCount] | None:
-        """Return the findings of the baseline by code; None without one, or if it was removed since."""
+        """Return the finding counts of the baseline by code; None without a baseline, or if it was removed."""
         if analysis_id is None:
             return None
         try:
@@ -195,7 +196,7 @@ class AnalysisPage(LivePage):
 
     @page_endpoint("/analyses/{analysis_id}/findings.{format}", "Download the findings.", expensive=always)
     async def download_findings(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        """All stored findings, or those of one code, as CSV or as one JSON object per line."""
+        """The file contains all stored findings, or the findings of one code, as CSV or JSON Lines."""
         name, code = request.path_param("format"), request.http.query_params.get("code")
         made = format_of(name, COLUMNS)
         analysis = await self._analyses.get(request.path_param("analysis_id"))
@@ -208,7 +209,7 @@ class AnalysisPage(LivePage):
 
 
 class CrawlAuditPage(LivePage):
-    """`/crawls/{crawl_id}/audit`: the newest analysis of a crawl, and the form for another one."""
+    """`/crawls/{crawl_id}/audit`: the newest analysis of a crawl, and the form for a new analysis."""
 
     paths = ("/crawls/{crawl_id}/audit",)
     regions = ("crawl_head", "crawl_audit")

@@ -1,7 +1,7 @@
-"""Charts as SVG, drawn on the server: stacked columns, rates over time, a bar of shares, a treemap, a timeline.
+"""SVG charts drawn on the server: stacked columns, rates over time, a bar of shares, a treemap, a timeline.
 
-Shapes stretch to the width of their place, so text is not part of them: labels are HTML around the drawing. Colours
-come from the style sheet, by class; each mark has a title that a pointer shows and a screen reader reads.
+Drawings are stretched to the available width. Therefore they contain no text; labels are HTML around the drawing.
+Colours come from the style sheet, by class. Each mark has a title that is shown on hover and read by screen readers.
 """
 
 import math
@@ -14,18 +14,18 @@ from markupsafe import Markup
 
 from shoal.serve.console.format import Formats
 
-WIDTH: Final = 1000.0  # units of a drawing that is stretched
-GAP: Final = 0.22  # share of a column that stays empty
+WIDTH: Final = 1000.0  # width of a drawing in its own units, before it is stretched
+GAP: Final = 0.22  # share of a column's width that stays empty
 MOST_LABELS: Final = 8
-HEIGHT: Final = 140  # of a chart with axes; the style sheet knows it
-TICKS: Final = (1.0, 0.75, 0.5, 0.25)  # of the time axis, as parts of how far it reaches back; the last is now
+HEIGHT: Final = 140  # height of a chart with axes, in pixels as in the style sheet
+TICKS: Final = (1.0, 0.75, 0.5, 0.25)  # labels of the time axis, as parts of its length; "now" follows at the end
 TEXT_HEIGHT: Final = 16.0
-CHARACTER: Final = 6.6  # width of a character in a treemap, on average
+CHARACTER: Final = 6.6  # average width of a character in a treemap
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a column or of a bar: a colour class, a value, and the text that a pointer shows."""
+    """A part of a column or a bar: a colour class, a value, and the text shown on hover."""
 
     kind: str
     value: float
@@ -34,7 +34,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a chart, its parts from the bottom up."""
+    """A column of a chart; its parts are ordered from the bottom up."""
 
     label: str
     parts: tuple[Part, ...]
@@ -47,7 +47,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A rectangle of a treemap. `short`: its label where there is little room."""
+    """A rectangle of a treemap. `short` is its label where there is little room."""
 
     label: str
     value: float
@@ -59,7 +59,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of time in a timeline; `row` is its line."""
+    """A time span in a timeline; `row` is the number of its line."""
 
     start: int
     end: int
@@ -69,15 +69,15 @@ class Span:
 
 
 ROUND: Final = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
-SPIKE: Final = 3.0  # times what nearly all values are below
+SPIKE: Final = 3.0  # a spike is higher than this multiple of nearly all values
 NEARLY_ALL: Final = 0.95
-FEWEST: Final = 20  # values of which some may be called spikes
+FEWEST: Final = 20  # minimum number of values for which spikes are detected
 CUT_WIDTH, CUT_HEIGHT = 5.0, 4.0
 
 
 def scale_of(values: Sequence[float]) -> float:
-    """Return the value at the top of a chart: a round one above the highest; above nearly all if that is a spike, which
-    would flatten the rest."""
+    """Return the value at the top of a chart: a round value above the highest value. If the highest value is a spike
+    that would flatten the rest, return a round value above nearly all values."""
     known = sorted(value for value in values if value > 0)
     if not known:
         return 1.0
@@ -88,15 +88,15 @@ def scale_of(values: Sequence[float]) -> float:
 
 
 def columns(data: Sequence[Column], label: str, formats: Formats, height: int = HEIGHT) -> Markup:
-    """Draw stacked columns with an axis, and a label below each, or below some if there are many. Those above the scale
-    are cut and marked."""
+    """Draw stacked columns with an axis and labels; if there are many columns, only some have a label. Columns above
+    the scale are cut and marked."""
     most = scale_of([column.total for column in data])
     step = WIDTH / max(1, len(data))
     marks = []
     for place, column in enumerate(data):
         y = float(height)
         shapes = []
-        unit = height / max(most, column.total)  # one that is cut keeps its shares
+        unit = height / max(most, column.total)  # the parts of a cut column keep their proportions
         for part in column.parts:
             size = part.value * unit
             if size <= 0:
@@ -121,7 +121,8 @@ def columns(data: Sequence[Column], label: str, formats: Formats, height: int = 
 
 
 def over_time(values: Sequence[float], seconds: float, label: str, formats: Formats, height: int = HEIGHT) -> Markup:
-    """Draw the last seconds as a line over an area, with axes. Values above the scale are cut and marked."""
+    """Draw the values of the last `seconds` as a line over an area, with axes. Values above the scale are cut and
+    marked."""
     most, step = scale_of(values), WIDTH / max(1, len(values) - 1)
     cuts = [_cut(min(place * step, WIDTH - CUT_WIDTH), CUT_WIDTH) for place, value in enumerate(values) if value > most]
     points = [(place * step, height - min(value, most) / most * (height - 2)) for place, value in enumerate(values)]
@@ -133,14 +134,14 @@ def over_time(values: Sequence[float], seconds: float, label: str, formats: Form
 
 
 def _cut(x: float, width: float) -> Markup:
-    """Mark at the top of a chart that a value is above its scale."""
+    """Draw the mark at the top of a chart for a value above the scale."""
     return Markup('<rect class="cut" x="{:.1f}" y="0" width="{:.1f}" height="{:.0f}"/>').format(x, width, CUT_HEIGHT)
 
 
 def _with_axes(
     most: float, formats: Formats, marks: Markup, height: int, label: str, kind: str, below: Markup
 ) -> Markup:
-    """Draw marks on a grid, with the levels of the scale beside them, and labels below."""
+    """Draw marks on a grid, with the levels of the scale beside it and labels below."""
     grid = Markup('<path class="level" d="M0 1H{0:.0f}M0 {1:.0f}H{0:.0f}"/>').format(WIDTH, height / 2)
     levels = (formats.short(most), formats.short(most / 2), "0")
     names = Markup("").join(map(Markup("<span>{}</span>").format, levels))
@@ -151,7 +152,7 @@ def _with_axes(
 
 
 def sparkline(values: Sequence[float], label: str, height: int = 24) -> Markup:
-    """Draw a small line without labels; values above its scale are cut."""
+    """Draw a small line without labels; values above the scale are cut."""
     most = scale_of(values)
     step = WIDTH / max(1, len(values) - 1)
     points = [(place * step, height - 1 - min(value, most) / most * (height - 2)) for place, value in enumerate(values)]
@@ -159,7 +160,7 @@ def sparkline(values: Sequence[float], label: str, height: int = 24) -> Markup:
 
 
 def shares(parts: Sequence[Part], label: str, height: int = 8) -> Markup:
-    """Draw one bar that is divided by shares."""
+    """Draw a bar that is divided by shares."""
     total = sum(part.value for part in parts)
     x, marks = 0.0, []
     for part in parts:
@@ -176,18 +177,18 @@ def shares(parts: Sequence[Part], label: str, height: int = 8) -> Markup:
 
 
 def progress(share: float | None, label: str, height: int = 6) -> Markup:
-    """Draw how much is done; an unknown share leaves the bar empty."""
+    """Draw a progress bar; it is empty if the share is unknown."""
     return _progress(round(1000 * min(1.0, max(0.0, share or 0.0)), 1), label, height)
 
 
-@lru_cache(maxsize=1000)  # every row of a list has one, and few of them change from one look to the next
+@lru_cache(maxsize=1000)  # every row of a list has a bar, and few bars change between two refreshes
 def _progress(done: float, label: str, height: int) -> Markup:
     mark = Markup('<rect class="done" x="0" y="0" width="{:.1f}" height="{}"/>').format(done, height)
     return Markup('<span class="shares">{}</span>').format(_svg(mark, height, label))
 
 
 def timeline(spans: Sequence[Span], label: str, formats: Formats) -> Markup:
-    """Draw spans of time, a line per row, with the time at both ends."""
+    """Draw time spans, one line per row, with the time at both ends."""
     start, end = min(span.start for span in spans), max(span.end for span in spans)
     length, height = max(end - start, 1), 14
     marks = Markup("").join(
@@ -208,7 +209,8 @@ def timeline(spans: Sequence[Span], label: str, formats: Formats) -> Markup:
 
 
 def treemap(cells: Sequence[Cell], label: str) -> Markup:
-    """Draw rectangles as large as their values, in a wide and a narrow form; the style sheet shows one."""
+    """Draw rectangles with areas in proportion to their values, in a wide and a narrow form; the style sheet shows one
+    of them."""
     ordered = sorted((cell for cell in cells if cell.value > 0), key=lambda cell: -cell.value)
     wide = _treemap(ordered, 960, 320, label)
     narrow = _treemap(ordered, 340, 460, label)
@@ -235,7 +237,8 @@ def _treemap(cells: Sequence[Cell], width: float, height: float, label: str) -> 
 
 
 def squarify(values: Sequence[float], width: float, height: float) -> list[tuple[float, float, float, float]]:
-    """Return a rectangle `(x, y, width, height)` for each value, largest first, as close to squares as they get."""
+    """Return a rectangle `(x, y, width, height)` for each value, largest first. The rectangles are as close to squares
+    as possible."""
     total = sum(values)
     if not total:
         return []
@@ -262,7 +265,7 @@ def squarify(values: Sequence[float], width: float, height: float) -> list[tuple
 
 
 def _worst(row: Sequence[float], side: float) -> float:
-    """Return the worst ratio of sides in a row of areas along a side."""
+    """Return the worst aspect ratio in a row of areas along a side."""
     total = sum(row)
     return max(side**2 * max(row) / total**2, total**2 / (side**2 * max(min(row), 1e-9)))
 

@@ -44,9 +44,9 @@ RATE_SECONDS: Final = 10.0
 KEPT_SAMPLES: Final = 120
 KEPT_TRACKS: Final = 100
 MOST_IN_FLIGHT: Final = 50
-SUMMARY_SECONDS: Final = 5.0  # for counting the pages of an export
+SUMMARY_SECONDS: Final = 5.0  # time limit for counting the pages of an export
 FOLDER_COLUMNS: Final = ("host", "folder", "pages", "broken", "bytes")
-ENOUGH_SECONDS: Final = 10.0  # of work, for an average rate that says something
+ENOUGH_SECONDS: Final = 10.0  # minimum working time for a meaningful average rate
 TABS: Final = (
     ("", message("Summary")),
     ("pages", message("Pages")),
@@ -67,12 +67,12 @@ CHANGEABLE: Final = tuple(CrawlChange.__struct_fields__)
 class TabQuery(AnyQuery, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """The query of a tab."""
 
-    url: str = ""  # the URL to explain on the tab of the frontier
+    url: str = ""  # the URL to explain on the frontier tab
 
 
 @dataclass(slots=True)
 class RateTrack:
-    """The number of pages of a crawl, each time somebody looked."""
+    """Samples of the number of pages of a crawl; a sample is taken each time somebody opens or watches the crawl."""
 
     samples: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=KEPT_SAMPLES))
 
@@ -82,7 +82,7 @@ class RateTrack:
 
     @property
     def now(self) -> float | None:
-        """Pages per second in the last seconds; None if nobody looked long enough."""
+        """Pages per second in the last seconds; None if the crawl has not been watched long enough."""
         if len(self.samples) < 2:
             return None
         last_at, last = self.samples[-1]
@@ -96,13 +96,13 @@ class RateTrack:
 
     @property
     def seconds(self) -> float:
-        """How far the history reaches back."""
+        """The time span that the history covers."""
         return self.samples[-1][0] - self.samples[0][0] if self.samples else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """A URL that a walker holds, and for how long at least: since somebody first looked."""
+    """A URL that a walker holds, and the minimum time for which it has been held: since it was first seen here."""
 
     url: str
     attempt: int
@@ -111,7 +111,7 @@ class InFlight:
 
 
 class CrawlFigures:
-    """Reads what the tabs show from the packages."""
+    """Reads the data of the tabs from the packages."""
 
     def __init__(
         self,
@@ -129,10 +129,11 @@ class CrawlFigures:
         self.politeness = politeness
         self.clock = clock
         self._tracks: OrderedDict[str, RateTrack] = OrderedDict()
-        self._seen: OrderedDict[str, dict[tuple[Url, Fence], float]] = OrderedDict()  # URLs in flight, by crawl
+        # time when each URL in flight was first seen, by crawl
+        self._seen: OrderedDict[str, dict[tuple[Url, Fence], float]] = OrderedDict()
 
     def track(self, status: CrawlStatus) -> RateTrack:
-        """Return the recent rate of a crawl, with the current count."""
+        """Add the current page count to the samples of a crawl, and return the samples."""
         crawl_id = status.crawl.id
         track = self._tracks.pop(crawl_id, None) or RateTrack()
         self._tracks[crawl_id] = track
@@ -143,8 +144,8 @@ class CrawlFigures:
         return track
 
     async def in_flight(self, crawl_id: str) -> list[InFlight]:
-        """Return URLs that walkers hold, the longest held first. The store does not know since when, so this notes when
-        each was first seen."""
+        """Return URLs that walkers hold, the longest held first. The store does not know when a walker took a URL, so
+        the time when this method first saw the URL is used."""
         held = {
             (one.kept.url, one.taken_by): one
             for one in await self.frontier.taken_urls(crawl_id, MOST_IN_FLIGHT)
@@ -160,20 +161,20 @@ class CrawlFigures:
         ]
 
     async def attempts(self, crawl_id: str) -> list[tuple[Job, Grant]]:
-        """Return every lease of the newest jobs of a crawl, oldest first."""
+        """Return all leases of a crawl's newest jobs, sorted by lease time (earliest first)."""
         jobs = (await self.jobs.newest(JobFilter(run_id=crawl_id), limit=MOST_JOBS)).items
         found = [(job, grant) for job in jobs for grant in await self.jobs.history(job.id)]
         return sorted(found, key=lambda one: one[1].granted_at)
 
 
 class Attempt(GrantResource, kw_only=True):
-    """A lease of one of the jobs of a crawl."""
+    """A lease of a job of the crawl."""
 
     job_id: str
 
 
 class CrawlTab(LivePage):
-    """One tab of the page, with the regions that change on it."""
+    """One tab of the page, with its live regions."""
 
     def __init__(
         self,
@@ -236,7 +237,7 @@ class CrawlPage:
         rows = [HostPoliteness.of(one) for one in (await self.figures.politeness.receipt(crawl_id)).hosts]
         return listed(request, f"{crawl_id}.hosts", HostPoliteness, at_once(*rows))
 
-    @page_endpoint("/crawls/{crawl_id}/attempts.{format}", "Download who had a crawl, and when.", expensive=always)
+    @page_endpoint("/crawls/{crawl_id}/attempts.{format}", "Download the leases of a crawl's jobs.", expensive=always)
     async def export_attempts(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         crawl_id = (await self.figures.crawls.get(request.path_param("crawl_id"))).crawl.id
         rows = [Attempt.of(grant, job_id=job.id) for job, grant in await self.figures.attempts(crawl_id)]
@@ -252,7 +253,7 @@ class CrawlPage:
 
     @page_endpoint("/crawls/{crawl_id}/site.{format}", "Download the folders of a site.", expensive=always)
     async def export_folders(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        """The folders with most pages, as they are counted so far."""
+        """The file contains the folders with the most pages, as counted so far."""
         name, status = request.path_param("format"), await self.figures.crawls.get(request.path_param("crawl_id"))
         made = format_of(name, dict.fromkeys(FOLDER_COLUMNS, "text"))
         counts, number = status.counts.responses, status.crawl.number
@@ -278,7 +279,8 @@ class CrawlPage:
         params = {**dict(request.http.query_params), "crawl_id": crawl_id}
         view = self.shell.view(request.http)
         context = await found.context(view, params)
-        # Only when the page is loaded: the feed sends further lines, and would explain a URL again every second.
+        # This is done only when the page is loaded: the feed sends further log lines, and in a region, the URL would be
+        # explained again every second.
         context |= {
             "topic": found.paths[0].replace("{crawl_id}", crawl_id),
             "entries": await self.figures.crawls.journal.entries(crawl_id, None, FIRST_LINES) if found.has_log else [],
@@ -288,7 +290,7 @@ class CrawlPage:
         return self.shell.page(request.http, f"crawl_{tab or 'summary'}.html", context, section="crawls")
 
     def head(self, view: View, status: CrawlStatus, tab: str) -> dict[str, Any]:
-        """Return what every tab shows: the title, the state, actions and tabs."""
+        """Return the values that every tab shows: the title, the state, the actions and the tabs."""
         row = row_of(status, self.shell.formats(view), self._removals.is_running(status.crawl.id))
         return {
             "row": row,
@@ -344,7 +346,7 @@ class CrawlPage:
         }
 
     async def _explained(self, view: View, crawl_id: str, url: str) -> tuple[str, str, list[tuple[str, str]]]:
-        """Return the state of a URL, why it is in it, and the facts."""
+        """Return the state of a URL, the reason for the state, and the details."""
         explained, formats = await self.figures.frontier.explain(crawl_id, url, LONGEST_URL), self.shell.formats(view)
         return explained.state, formats.sentence(explained.sentence, LONGEST), url_texts.facts_of(explained, formats)
 
@@ -368,8 +370,8 @@ class CrawlPage:
 
 
 def seconds_left(status: CrawlStatus, rate: float | None) -> float | None:
-    """Return how long the known URLs take at a rate of pages per second, within the limits of the crawl; None if it
-    does not run, or if nobody can tell."""
+    """Estimate the number of seconds for the known URLs at a rate in pages per second, within the limits of the crawl.
+    Return None if the crawl is not running or no estimate is possible."""
     counts, config = status.counts, status.crawl.config
     if status.crawl.state is not CrawlState.RUNNING or not rate or not counts.queued:
         return None

@@ -24,8 +24,8 @@ LIMITS: Final = ("max_pages", "max_bytes", "max_seconds", "max_pages_per_host", 
 RETRIED: Final = (message("{count} failed URL will be retried."), message("{count} failed URLs will be retried."))
 RELEASED: Final = (message("{count} URL is queued again."), message("{count} URLs are queued again."))
 REMOVING: Final = message("The crawl is being removed.")
-REMOVE_SECONDS: Final = 2.0  # after which removals go on without the form that asked for them
-CHANGED: Final = message("The options were changed; workers apply them from their next commit on.")
+REMOVE_SECONDS: Final = 2.0  # after this time, a removal continues in the background
+CHANGED: Final = message("The options were changed; workers apply them after their next commit.")
 
 
 class CrawlActions:
@@ -107,12 +107,12 @@ class CrawlActions:
 
 
 def back_in(request: EndpointRequest[Any, Any], form: ConsoleForm) -> str:
-    """Return the page that a form was sent from: a tab of its crawl, or another one."""
+    """Return the page from which a form was sent: a tab of its crawl, or a different page."""
     return local_path(form.get("back") or f"/crawls/{request.path_param('crawl_id')}")
 
 
 def changed_values(form: ConsoleForm) -> dict[str, Any]:
-    """Return the options in a form as a JSON body would have them; an empty limit is removed."""
+    """Return the options in a form as in a JSON request body; an empty limit is removed."""
     values: dict[str, Any] = {}
     for name, text in form:
         if name not in CrawlChange.__struct_fields__:

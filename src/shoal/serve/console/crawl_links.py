@@ -1,4 +1,4 @@
-"""The links of a crawl: those of a page, those to a URL, or all, as a table and as a file."""
+"""The links of a crawl, as a table and as a file: the links of one page, the links to one URL, or all."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ BY_ROBOTS: Final = message("Line {line} of the robots.txt forbids it: {rule}")
 
 
 class LinksQuery(FilterQuery, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The filters of the table. `after`: a cursor."""
+    """The filters of the table. `after` is a cursor."""
 
     source: str = field(default="", name="from")
     target: str = field(default="", name="to")
@@ -111,7 +111,8 @@ class CrawlLinksPage:
         return exported(made, f"{crawl.id}.links.{name}", links.records(wanted))
 
     async def _rules(self, crawl: Crawl, links: Sequence[Link], why: Fate, formats: Formats) -> dict[Url, str]:
-        """Return the rule for which each target was skipped. A line of a robots.txt is named if it still does so."""
+        """Return the rule by which each target was skipped. A robots.txt line is named if it still forbids the
+        target."""
         robots = dict[str, Rules]()
         if why is Fate.SKIPPED_ROBOTS and links:
             robots = await self._frame.figures.politeness.robots_rules(crawl)
@@ -131,7 +132,8 @@ class CrawlLinksPage:
 async def _targets_once(
     links: CrawlLinks, wanted: LinkFilter, after: LinkPlace, limit: int, seconds: float
 ) -> FoundLinks:
-    """Search for targets: return the first link to each. One that was on an earlier screen may come again."""
+    """Search for links to different targets, and return the first link to each target. A target of an earlier page may
+    be repeated."""
     loop = asyncio.get_running_loop()
     until, place, found, is_complete = loop.time() + seconds, after, dict[Url, Link](), False
     while not is_complete and len(found) < limit and loop.time() < until:

@@ -1,5 +1,5 @@
-"""The pages of a crawl: a table with filters, an export of exactly what the filters select, and the broken links with
-the pages that link to them."""
+"""The pages of a crawl: a table with filters, an export of the selected pages, and a list of broken links with the
+pages that link to them."""
 
 import math
 from collections import Counter
@@ -35,16 +35,16 @@ from shoal.serve.endpoint import EndpointRequest, Nothing, always
 
 ROWS: Final = 50
 LAST_PAGE: Final = 10**17
-MOST_SORTED: Final = 1000  # rows of a sorted table
-SORT_SECONDS: Final = 2.0  # for counting links before pages are sorted by them
+MOST_SORTED: Final = 1000  # maximum number of rows in a sorted table
+SORT_SECONDS: Final = 2.0  # time limit for counting links before pages are sorted by the number of links
 BROKEN_ROWS: Final = 30
-REFERRERS: Final = 5  # shown for each broken link
+REFERRERS: Final = 5  # maximum number of linking pages shown per broken link
 REFERRER_SECONDS: Final = 0.5
 STATUSES: Final = ("2xx", "3xx", "4xx", "5xx", "none")
 
 
 class PagesQuery(FilterQuery, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The filters of the table. `after`: the number of a page, or with an order how many come before."""
+    """The filters of the table. `after` is a page number, or in a sorted table the number of preceding rows."""
 
     status: str = ""
     type: str = ""
@@ -52,7 +52,7 @@ class PagesQuery(FilterQuery, frozen=True, kw_only=True, forbid_unknown_fields=F
     error: str = ""
     contained: str = field(default="", name="text")
     failed: str = ""
-    sort: str = ""  # a column, with a minus if the largest value comes first
+    sort: str = ""  # a column name, with a leading minus for descending order
 
     filters = ("status", "type", "depth", "error", "text", "failed")
 
@@ -112,16 +112,16 @@ class CrawlPagesPage:
             "is_first": not after,
             "is_short": ranked is None and found.next is not None and len(found.pages) < ROWS,
             "statuses": STATUSES,
-            # A filter that selects only failures, which can be retried.
+            # The selected pages can be retried if the filter selects only failures.
             "can_retry": view.may_write
             and set(given) <= {"status", "error", "text"}
             and bool(given.get("error") or given.get("status", "")[:1] in ("4", "5", "n")),
         }
         return self._shell.page(request.http, "crawl_pages.html", context, section="crawls")
 
-    @page_endpoint("/crawls/{crawl_id}/page", "Lead to what a crawl knows about a URL.")
+    @page_endpoint("/crawls/{crawl_id}/page", "Redirect to the page or the explanation of a URL.")
     async def find_page(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        """Redirect to the page of the URL in `url`, or to the explanation of a URL that has none."""
+        """Redirect to the page of the URL in `url`. If the URL has no page, redirect to its explanation."""
         crawl, text = (
             (await self._crawls.get(request.path_param("crawl_id"))).crawl,
             request.http.query_params.get("url"),
@@ -155,7 +155,8 @@ class CrawlPagesPage:
         keys = {page.url: key_of(Url(page.url), status.crawl.key_seed)[0] for _, page in found.pages}
         referrers = await self._pages.referrers(number, keys.values(), REFERRERS, REFERRER_SECONDS)
         parents = {key_of(Url(page.parent), status.crawl.key_seed)[0] for _, page in found.pages if page.parent}
-        linking = set((await self._pages.urls_of(number, sorted(parents))).values())  # a sitemap is not a page
+        # a parent that is a sitemap is not a page
+        linking = set((await self._pages.urls_of(number, sorted(parents))).values())
         context = self._frame.head(self._shell.view(request.http), status, "broken") | {
             "broken": [
                 (
@@ -171,7 +172,8 @@ class CrawlPagesPage:
         return self._shell.page(request.http, "crawl_broken.html", context, section="crawls")
 
     async def _link_counts(self, crawl: Crawl, seconds: float) -> LinkCounts | None:
-        """Return how many pages link to each; None while the crawl continues, or until all links are counted."""
+        """Return the number of links to each page. Return None while the crawl is active, or if not all links have been
+        counted."""
         if crawl.state not in TERMINAL or crawl.finished_at is None:
             return None
         counts = await self._link_counters.of(crawl.number, crawl.finished_at, seconds)
@@ -202,7 +204,7 @@ COLUMNS: Final[Mapping[str, Value]] = {
 
 
 def _smallest_first(value: Value, links: LinkCounts | None, *, is_reversed: bool) -> Callable[[PageRank], float]:
-    """Return the value by which pages are sorted; pages without one come last."""
+    """Return the sort key; pages without a value come last."""
     counts = Counter[int]() if links is None else links.pages
 
     def by(page: PageRank) -> float:
@@ -213,7 +215,7 @@ def _smallest_first(value: Value, links: LinkCounts | None, *, is_reversed: bool
 
 
 def page_filter(given: Mapping[str, str]) -> PageFilter:
-    """Return the filter that the fields of the form describe; raise if one cannot be read."""
+    """Return the filter that the form fields describe; raise if a field is invalid."""
     status, depth, error = given.get("status"), given.get("depth"), given.get("error")
     statuses = None
     if status == "none":
@@ -236,7 +238,8 @@ def page_filter(given: Mapping[str, str]) -> PageFilter:
 
 
 def _sources(page: Page, linking: Collection[str], found: list[Url]) -> list[str]:
-    """Return the pages that link to a page; the one that led the crawl there is always known, if it was a page."""
+    """Return the pages that link to a page. The page on which the crawl found its URL comes first, unless it was found
+    in a sitemap."""
     first = [page.parent] if page.parent is not None and page.parent in linking else []
     return list(dict.fromkeys([*first, *found]))[:REFERRERS]
 
@@ -262,7 +265,7 @@ class CrawlDiffPage:
         self._comparer = comparer
         self._frame = frame
 
-    @page_endpoint("/crawls/{crawl_id}/diff", "Compare a crawl with another.", expensive=always)
+    @page_endpoint("/crawls/{crawl_id}/diff", "Compare a crawl with a different crawl.", expensive=always)
     async def show_diff(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         status = await self._crawls.get(request.path_param("crawl_id"))
         seed = canonical(status.crawl.config.seeds[0])
@@ -287,8 +290,8 @@ class CrawlDiffPage:
         return self._shell.page(request.http, "crawl_diff.html", context, section="crawls")
 
     async def _base(self, status: CrawlStatus, host: str | None) -> CrawlStatus | None:
-        """Return the crawl to compare with unless another is asked for: the one that this crawl repeats, or else the
-        last completed one before it with the same seeds in the same project."""
+        """Return the default crawl for the comparison: the crawl that this crawl repeats, or else the last completed
+        crawl before it with the same seeds in the same project."""
         crawl = status.crawl
         if crawl.config.recrawl_of:
             with suppress(NotFound):

@@ -1,4 +1,4 @@
-"""A crawl as lists show it: badge, reason, progress and counts."""
+"""Crawls as table rows and charts: badge, reason, progress and counts."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +30,7 @@ from shoal.serve.console.charts import Cell, Column, Part, Span
 from shoal.serve.console.format import NOTHING, SPACE, Formats, Language
 
 KINDS: Final = {"2xx": "s2", UNCHANGED: "s1", "3xx": "s3", "4xx": "s4", "5xx": "s5", "none": "s0"}
-"""The colour class of each class of responses."""
+"""The colour class of each response class."""
 STATUSES: Final = {UNCHANGED: "304"}
 NAMES: Final = {"none": message("No answer"), UNCHANGED: message("Unchanged")}
 HELD: Final = (
@@ -46,24 +46,24 @@ NEW_CRAWL: Final = (
     message("{count} URLs are in quarantine and were not crawled; a new crawl may crawl them"),
 )
 REMOVING: Final = message("Being removed")
-PLAIN_REASONS: Final = frozenset({None, "asked", DRAINED})  # the badge already says so
+PLAIN_REASONS: Final = frozenset({None, "asked", DRAINED})  # the badge already shows these reasons
 
 
 @dataclass(frozen=True, slots=True)
 class CrawlRow:
-    """A crawl with the texts and numbers of one row."""
+    """A crawl with the texts and numbers of its table row."""
 
     status: CrawlStatus
     badge: str
     reason: str
     site: str
     more_seeds: int
-    done: int  # URLs that are settled and not in quarantine
-    share: float | None  # of them in the known URLs, an estimate
-    rate: float | None  # pages per second of work
-    seconds: float | None  # seconds of work
+    done: int  # number of URLs that are settled and not in quarantine
+    share: float | None  # estimated share of `done` in the known URLs
+    rate: float | None  # pages per second of crawling time
+    seconds: float | None  # crawling time
     is_removing: bool = False
-    quarantine: str = ""  # how many URLs are in quarantine, and how to crawl them
+    quarantine: str = ""  # a text on the number of quarantined URLs and how to crawl them
 
     @property
     def id(self) -> str:
@@ -122,7 +122,7 @@ def quarantine_text(urls: int, state: CrawlState, language: Language) -> str:
 
 
 def reason_of(status: CrawlStatus, language: Language) -> str:
-    """Return why the crawl is in its state, if the badge does not say it."""
+    """Return the reason for the state of a crawl, unless the badge already shows it."""
     crawl = status.crawl
     if crawl.state is CrawlState.QUEUED:
         return language("Waiting for a worker…")
@@ -136,7 +136,7 @@ def reason_of(status: CrawlStatus, language: Language) -> str:
 
 
 def class_parts(row: CrawlRow, formats: Formats) -> dict[str, Part]:
-    """Return the shares of the response classes, for a chart, by the status that finds their pages."""
+    """Return the chart parts of the response classes, by the status filter that selects their pages."""
     return {
         STATUSES.get(kind, kind): Part(
             KINDS[kind], count, f"{class_name(kind, formats.language)}: {formats.number(count)}"
@@ -153,17 +153,17 @@ def class_name(kind: str, language: Language) -> str:
 MOST_DEPTHS: Final = 20
 MOST_CELLS: Final = 40
 MOST_ROWS: Final = 200
-MOST_SHARE: Final = 0.3  # a map divides folders with a larger share of the pages
+MOST_SHARE: Final = 0.3  # folders with a larger share of the pages are divided in the treemap
 ENDS: Final = {"done": "s2", "released": "s3", "retried": "s4", "failed": "s5", "expired": "s5", "crashed": "s5"}
 
 
 def depth_columns(summary: PageSummary, formats: Formats) -> list[Column]:
-    """Return the pages by depth, each column divided by the class of their status."""
+    """Return a column for each depth, divided by response class."""
     deepest = max(summary.depths, default=0)
     found = []
     for depth in range(min(deepest, MOST_DEPTHS) + 1):
         counts: Mapping[str, int] = summary.depths.get(depth, {})
-        if depth == MOST_DEPTHS:  # the last column holds the rest
+        if depth == MOST_DEPTHS:  # the last column contains all deeper levels
             rest = [one for level, one in summary.depths.items() if level >= depth]
             counts = {kind: sum(one[kind] for one in rest) for kind in KINDS}
         label = f"{depth}+" if depth == MOST_DEPTHS and deepest > depth else str(depth)
@@ -195,18 +195,18 @@ def time_columns(summary: PageSummary, formats: Formats) -> list[Column]:
     return found
 
 
-FolderRow = tuple[str, str, int, int, int]  # host, folder, pages, bad pages, bytes
+FolderRow = tuple[str, str, int, int, int]  # host, folder, number of pages, number of broken pages, bytes
 
 
 def folder_cells(
     summary: PageSummary, formats: Formats, address: Callable[[str], str]
 ) -> tuple[list[Cell], list[FolderRow]]:
-    """Return the folders of the site as a treemap, and as a table."""
+    """Return the folders of the site as cells of a treemap and as rows of a table."""
     rows = folder_rows(summary)
     one_host = len({host for host, *_ in rows}) == 1
     names = {(host, folder): folder if one_host else f"{host}{folder}" for host, folder, *_ in rows}
     shown = [name for (_, folder), name in names.items() if folder != OTHER]
-    shared = commonpath(shown).rstrip("/") if len(shown) > 1 else ""  # what all have in common says nothing
+    shared = commonpath(shown).rstrip("/") if len(shown) > 1 else ""  # the common prefix is left out of the labels
     cells = []
     for host, folder, pages, bad, size in rows[:MOST_CELLS]:
         label = names[host, folder] if folder != OTHER else f"{'' if one_host else host}…"
@@ -220,19 +220,21 @@ def folder_cells(
             size=formats.size(size),
         )
         kind = "s5" if share > 0.5 else "s4" if share > 0.05 else ""
-        last = "/".join(own.split("/")[-2:]) if own.count("/") > 1 else own  # parts before it are those of its parent
+        # the parts before are in the label of the parent folder
+        last = "/".join(own.split("/")[-2:]) if own.count("/") > 1 else own
         text, short = (f"{formats.text(one, 60)} {formats.short(pages)}" for one in (own, last))
         cells.append(Cell(text, pages, kind, title, address(f"{host}{folder}"), short))
     return cells, rows[:MOST_ROWS]
 
 
 def folder_rows(summary: PageSummary) -> list[FolderRow]:
-    """Return the folders of the site, those with most pages first."""
+    """Return the folders of the site, sorted by number of pages (largest first)."""
     return sorted(_folders(summary), key=lambda row: -row[2])
 
 
 def _folders(summary: PageSummary) -> Iterator[FolderRow]:
-    """Yield the folders of the first level. One with many of the pages is divided, so that it does not fill the map."""
+    """Yield the folders of the first level. A folder with a large share of the pages is divided into its subfolders, so
+    that it does not fill the map."""
     groups: defaultdict[tuple[str, str], list[tuple[str, Mapping[str, int]]]] = defaultdict(list)
     for (host, folder), counts in summary.folders.items():
         top = "/".join(folder.split("/", 2)[:2]) + "/" if folder not in ("/", OTHER) else folder
@@ -246,7 +248,7 @@ def _folders(summary: PageSummary) -> Iterator[FolderRow]:
 
 
 def attempt_timeline(attempts: list[tuple[Job, Grant]], formats: Formats) -> Markup | None:
-    """Draw who had the jobs of the crawl when, a line per node."""
+    """Draw the leases of the crawl's jobs over time, with one line per node."""
     if not attempts:
         return None
     nodes = sorted({grant.node or grant.holder for _, grant in attempts})

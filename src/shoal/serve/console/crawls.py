@@ -1,5 +1,5 @@
-"""The list of crawls: search with qualifiers, counts by state, and actions on a selection or on everything that
-matches."""
+"""The list of crawls: search with qualifiers, counts by state, and actions on selected crawls or on all crawls that
+match."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -45,14 +45,14 @@ from shoal.serve.stats import Cached
 
 ROWS: Final = 50
 QUALIFIERS: Final = ("state", "host", "project", "label")
-MOST_AT_ONCE: Final = 1000  # crawls that one action changes
+MOST_AT_ONCE: Final = 1000  # maximum number of crawls that one action changes
 BATCH: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class BulkAction:
-    """A verb on several crawls, and the states in which it makes sense. A verb that is confirmed has two questions: for
-    a known number of crawls, and for those that were chosen in the browser."""
+    """A verb on several crawls, and the states in which it is possible. A verb that needs confirmation has two
+    questions: one for a known number of crawls, and one for the crawls that are selected in the browser."""
 
     verb: Verb
     states: frozenset[CrawlState]
@@ -77,14 +77,14 @@ ACTIONS: Final = {
         STOPPABLE,
         (message("{count} crawl is being stopped."), message("{count} crawls are being stopped.")),
         (message("Stop {count} crawl permanently?"), message("Stop {count} crawls permanently?")),
-        message("Stop the chosen crawls permanently?"),
+        message("Stop the selected crawls permanently?"),
     ),
     "remove": BulkAction(
         VERBS["remove"],
         frozenset(TERMINAL),
         (message("{count} crawl was removed."), message("{count} crawls were removed.")),
         (message("Remove {count} crawl with its pages?"), message("Remove {count} crawls with their pages?")),
-        message("Remove the chosen crawls with their pages?"),
+        message("Remove the selected crawls with their pages?"),
     ),
 }
 REMOVING: Final = (message("{count} crawl is being removed."), message("{count} crawls are being removed."))
@@ -159,7 +159,7 @@ class CrawlsPage(LivePage):
 
     @form_endpoint("/crawls/actions", "Pause, resume, stop or remove crawls.")
     async def act_on_crawls(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
-        """Act on the selected crawls, or on everything that matches a search."""
+        """Act on the selected crawls, or on all crawls that match a search."""
         form = await read_form(request.http)
         name = form.get("action")
         action = ACTIONS.get(name)
@@ -175,7 +175,7 @@ class CrawlsPage(LivePage):
         return self._shell.redirect(back, await self._apply(name, action, ids, skipped, language, request.audit))
 
     async def _chosen(self, form: ConsoleForm, action: BulkAction) -> tuple[list[str], int]:
-        """Return the ids of the crawls to change, and how many selected ones are in another state."""
+        """Return the ids of the crawls to change, and the number of selected crawls that are in a different state."""
         if form.get("which") != "matching":
             ids = list(dict.fromkeys(form.all("id")))[:MOST_AT_ONCE]
             states = {one: (await self._crawls.get(one)).crawl.state for one in ids}
@@ -213,15 +213,19 @@ class CrawlsPage(LivePage):
                     going_on += 1
                 else:
                     done += 1
-            except (StateConflict, NotFound) as error:  # its state changed meanwhile
+            except (StateConflict, NotFound) as error:  # the state of the crawl changed meanwhile
                 problem = sentence(error.message)
         text = language.plural(*action.done, done) if done or not going_on else ""
         if going_on:
             text += " " + language.plural(*REMOVING, going_on)
         if skipped:
-            text += " " + language.plural("{count} is in another state.", "{count} are in another state.", skipped)
+            text += " " + language.plural(
+                "{count} crawl was skipped because of its state.",
+                "{count} crawls were skipped because of their state.",
+                skipped,
+            )
         if len(ids) == MOST_AT_ONCE:
-            text += " " + language("Repeat the action for the rest.")
+            text += " " + language("Repeat the action for the remaining crawls.")
         return Notice(f"{text} {problem}".strip(), is_problem=bool(problem))
 
 
@@ -229,19 +233,21 @@ NOTHING_TO_DO = message("Nothing was changed: no selected crawl is in a state th
 
 
 def suggestions(rows: Sequence[CrawlRow], language: Language) -> dict[str, object]:
-    """Return the qualifiers, with the states, and with values of the crawls that are shown."""
+    """Return the search qualifiers with suggestions: the states, and values of the listed crawls."""
     crawls = [row.status.crawl for row in rows]
     labels = [f"{name}={value}" for crawl in crawls for name, value in crawl.config.labels.items()]
     return {
-        "state": suggestion(language("where it is"), [(state.value, language(word)) for state, word in LABELS.items()]),
-        "host": suggestion(language("of a seed"), [urlsplit(row.site).netloc for row in rows]),
-        "project": suggestion(language("that it belongs to"), [crawl.project for crawl in crawls]),
-        "label": suggestion(language("as name=value"), labels),
+        "state": suggestion(
+            language("current state"), [(state.value, language(word)) for state, word in LABELS.items()]
+        ),
+        "host": suggestion(language("host of a seed"), [urlsplit(row.site).netloc for row in rows]),
+        "project": suggestion(language("name of the project"), [crawl.project for crawl in crawls]),
+        "label": suggestion(language("label as name=value"), labels),
     }
 
 
 def filter_of(search: Search) -> CrawlFilter:
-    """Return the filter of a search; raise if a value cannot be one."""
+    """Return the filter of a search; raise if a value is invalid."""
     state = search.one("state")
     if state is not None and state not in set(CrawlState):
         known = ", ".join(CrawlState)

@@ -29,7 +29,7 @@ PLACES: Final = {
     "analysis.completed": "/analyses/",
     "node.lost": "/fleet/",
 }
-"""The pages of what events are about."""
+"""The paths of the objects that events are about."""
 
 
 class EventsPage(LivePage):
@@ -74,7 +74,7 @@ class EventsPage(LivePage):
 
     @form_endpoint("/events", "Create a webhook from the form.", TokenScope.ADMIN)
     async def create_webhook_from_form(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
-        """The page of the response shows the secret, once."""
+        """The response page shows the secret; it is shown only this once."""
         form = await read_form(request.http)
         try:
             values = {"url": form.get("url"), "events": form.get("events").split()}
@@ -85,7 +85,7 @@ class EventsPage(LivePage):
 
 
 REPLAYED: Final = message("The event will be sent again.")
-TIME_FORM: Final = "%Y-%m-%dT%H:%M"  # format of a field for date and time
+TIME_FORM: Final = "%Y-%m-%dT%H:%M"  # format of date and time fields
 
 
 class WebhookPage(LivePage):
@@ -106,7 +106,7 @@ class WebhookPage(LivePage):
 
     @page_endpoint("/events/{webhook_id}/deliveries.{format}", "Download the deliveries.", expensive=always)
     async def export_deliveries(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        """Those in the state of the query, newest first."""
+        """The deliveries in the state of the query, newest first."""
         hook, _ = await self._webhooks.get(request.path_param("webhook_id"))
         state = _known_state(request.http.query_params)
         found = batched(
@@ -162,7 +162,7 @@ class WebhookPage(LivePage):
 
     @form_endpoint("/events/{webhook_id}/test", "Send a test event from the page of a webhook.", TokenScope.ADMIN)
     async def test_webhook_from_page(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
-        """The notice of the next page shows the receiver's response."""
+        """After a redirect, a notice shows the receiver's response."""
         await read_form(request.http)
         webhook_id = request.path_param("webhook_id")
         tested = await self._tester.test(webhook_id, audit=request.audit)
@@ -171,7 +171,7 @@ class WebhookPage(LivePage):
 
     @form_endpoint("/events/{webhook_id}/rotate", "Replace the secret of a webhook.", TokenScope.ADMIN)
     async def rotate_from_page(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
-        """The page of the response shows the new secret, once."""
+        """The response page shows the new secret; it is shown only this once."""
         form = await read_form(request.http)
         if not form.is_confirmed:
             return self._shell.confirm(request.http, form, VERBS["rotate"])
@@ -205,13 +205,13 @@ class WebhookPage(LivePage):
 
 
 def _known_state(params: Mapping[str, str]) -> str | None:
-    """Return the state of the deliveries to show; None if there is no such state."""
+    """Return the state of the deliveries to show, or None for an unknown state."""
     state = params.get("state")
     return state if state in set(DeliveryState) else None
 
 
 def _time(name: str, text: str) -> int:
-    """Read the value of a field for a date and a time, in UTC."""
+    """Read the value of a date and time field, in UTC."""
     try:
         return to_micros(datetime.fromisoformat(text).replace(tzinfo=UTC))
     except ValueError:

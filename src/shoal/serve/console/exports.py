@@ -1,4 +1,4 @@
-"""Tables of the console as files: CSV, and JSON lines."""
+"""Console tables as CSV and JSON Lines files."""
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,14 +24,14 @@ FORMATS: Final[Mapping[str, tuple[type[Csv] | type[JsonLines], str]]] = {
 
 
 def format_of(name: str, columns: Columns) -> Format:
-    """Return the format with this name; raise if there is none."""
+    """Return the format with this name; raise if it does not exist."""
     if name not in FORMATS:
         raise NotFound("format", shorten(name), f"use {' or '.join(FORMATS)}")
     return FORMATS[name][0](columns)
 
 
 def exported(made: Format, file_name: str, batches: AsyncIterable[Iterable[Row]]) -> StreamingResponse:
-    """Send batches of rows as a file. The last part of its name is that of the format."""
+    """Send batches of rows as a file. The extension of the file name selects the format."""
 
     async def content() -> AsyncIterator[bytes]:
         yield made.head()
@@ -48,7 +48,7 @@ def exported(made: Format, file_name: str, batches: AsyncIterable[Iterable[Row]]
 def listed(
     request: EndpointRequest[Any, Any], title: str, kind: type[Resource], batches: AsyncIterable[Iterable[Resource]]
 ) -> StreamingResponse:
-    """Send a list of resources as a file in the requested format, with the fields that the API has."""
+    """Send a list of resources as a file in the requested format. The columns are the API fields of the resource."""
     name = request.path_param("format")
     made = format_of(name, dict.fromkeys((one.encode_name for one in fields(kind)), "json"))
 
@@ -60,14 +60,15 @@ def listed(
 
 
 async def at_once(*rows: T) -> AsyncIterator[Sequence[T]]:
-    """Yield the rows of a table that is short."""
+    """Yield all rows of a short table as one batch."""
     yield rows
 
 
 async def batched(
     read: Callable[[Any], Awaitable[Sequence[T]]], place: Callable[[T], object], shown: Callable[[T], R]
 ) -> AsyncIterator[list[R]]:
-    """Yield the rows of a long table, batch by batch; `read` gets the place of the last row, at first None."""
+    """Yield the rows of a long table, batch by batch. `read` receives the position of the last row, or None at the
+    beginning."""
     after = None
     while found := await read(after):
         yield [shown(one) for one in found]

@@ -1,8 +1,8 @@
-"""The live stream of a browser tab (SSE): the regions of its page that changed, and new log lines.
+"""The live stream of a browser tab (SSE). It sends changed regions of the page, and new log lines.
 
-A page is rendered at most once a second, less often if that is expensive, for all readers who see the same, however
-many there are. The browser says which regions it has (`seen`), so a stream that begins or resumes sends only what is
-different; log lines continue after `Last-Event-ID`.
+For all readers with the same view, a page is rendered only once, at most every second, and less often if rendering is
+expensive. The browser sends the versions of its regions (`seen`), so a stream that begins or resumes sends only regions
+that differ. Log lines continue after `Last-Event-ID`.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from shoal.serve.crawl_feed import Viewing
 from shoal.serve.endpoint import EndpointRequest, Nothing
 
 EVERY_SECONDS: Final = 1.0
-SHARE: Final = 0.008  # share of the time that may be spent on reading one page again
+SHARE: Final = 0.008  # maximum share of time spent on rendering one page
 SLOWEST_SECONDS: Final = 5.0
 HEARTBEAT_SECONDS: Final = 15.0
 RETRY_MILLISECONDS: Final = 2000
@@ -38,17 +38,17 @@ PART: Final = re.compile(r"{(\w+)}")
 
 
 class LivePage:
-    """A page with regions that change while somebody looks at it."""
+    """A page with regions that are updated while somebody looks at the page."""
 
     paths: tuple[str, ...]  # such as `/crawls/{crawl_id}`
-    regions: tuple[str, ...]  # the templates in `regions/`
+    regions: tuple[str, ...]  # the names of templates in `regions/`
     template: str
     section: str
     query: tuple[str, ...] = ()  # the query parameters that the page depends on
     _shell: Shell
 
     async def shown(self, request: EndpointRequest[Any, Any], **more: Any) -> Response:
-        """Render the page. `more`: further values for its template."""
+        """Render the page. `more` contains further values for its template."""
         names, given = PART.findall(self.paths[0]), request.http.query_params
         params = {name: given[name] for name in self.query if given.get(name)}
         topic = self._shell.url(self.paths[0], **params).removeprefix(self._shell.prefix)
@@ -61,27 +61,30 @@ class LivePage:
         return await asyncio.to_thread(self._shell.page, request.http, self.template, context, section=self.section)
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
-        """Return what the templates of the page need. `params`: the path and query parameters."""
+        """Return the values for the templates of the page. `params` contains the path and query parameters."""
         raise NotImplementedError
 
     async def once(self, request: EndpointRequest[Any, Any], view: View, context: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the page needs besides its regions: it is read when the page is loaded, and does not change."""
+        """Return the values that are used only outside of the live regions. They are read only when the page is
+        loaded."""
         return {}
 
     async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
-        """Return log lines after a number as HTML; without a number, the last ones. Most pages have no log."""
+        """Return the log lines after a number as HTML; without a number, return the last lines. Most pages have no
+        log."""
         return []
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A region as it is now, and what changed since the version before: only the rows that differ, if possible."""
+    """The current version of a region, and its changes since the previous version."""
 
     version: str
     html: str
-    event: bytes  # all of it
+    event: bytes  # contains the whole region
     before: str = ""  # the previous version
-    delta: bytes | None = None  # the rows that changed since then; None if something else did
+    # contains the rows that changed since the previous version; None if anything else changed, too
+    delta: bytes | None = None
 
     @classmethod
     def of(cls, name: str, html: str, before: "Region | None") -> "Region":
@@ -102,13 +105,14 @@ class Region:
 
 @dataclass(slots=True)
 class Topic:
-    """The current regions and last log lines of one page, for readers who see the same."""
+    """The current regions and last log lines of one page, for all readers with the same view."""
 
     page: LivePage
     view: View
     params: Mapping[str, str]
     regions: dict[str, Region] = field(default_factory=dict)
-    lines: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))  # with their events
+    # number and event of each line
+    lines: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     viewers: int = 0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     task: "asyncio.Task[None] | None" = None
@@ -119,7 +123,7 @@ class Topic:
 
 
 class FeedApi:
-    """`/console/feed`, and the topics that are being watched."""
+    """`/console/feed`, and the watched topics."""
 
     def __init__(self, shell: Shell, pages: Sequence[LivePage], clock: Clock) -> None:
         self._shell = shell
@@ -131,7 +135,7 @@ class FeedApi:
 
     @page_endpoint("/console/feed", "Stream changes of a page.")
     async def watch(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        """Stream the changes of the page in `topic`, given as its path and query."""
+        """Stream the changes of the page whose path and query are in `topic`."""
         query = request.http.query_params
         path, _, asked = query.get("topic", "").partition("?")
         page, params = self._find(path)
@@ -193,7 +197,7 @@ class FeedApi:
 
     @contextmanager
     def _viewer(self, key: tuple[Any, ...], topic: Topic) -> Iterator[None]:
-        """Count a viewer, and refresh the topic while there is one."""
+        """Count a viewer, and refresh the topic while there is at least one viewer."""
         topic.viewers += 1
         if topic.task is None:
             topic.task = asyncio.create_task(self._refresh(topic))
@@ -210,7 +214,7 @@ class FeedApi:
             began = self._clock.monotonic()
             try:
                 changes = await self._look(topic)
-            except ShoalError:  # it is gone, or the store is unavailable: viewers keep what they have
+            except ShoalError:  # the object was removed, or the store is unavailable: viewers keep the last version
                 changes = False
             if changes:
                 topic.wake()
@@ -218,11 +222,12 @@ class FeedApi:
             await self._clock.sleep(max(EVERY_SECONDS, min(spent / SHARE, SLOWEST_SECONDS)))
 
     async def _look(self, topic: Topic) -> bool:
-        """Read the page again; return whether a region or the log changed."""
+        """Render the regions again, and return whether a region or the log changed."""
         context = await topic.page.context(topic.view, topic.params)
         changes = False
         for name in topic.page.regions:
-            html = await asyncio.to_thread(self._shell.region, topic.view, name, context)  # of 500 nodes: 200 ms
+            # in a thread: the list of 500 nodes needs 200 ms
+            html = await asyncio.to_thread(self._shell.region, topic.view, name, context)
             before = topic.regions.get(name)
             if before is None or before.html != html:
                 topic.regions[name] = Region.of(name, html, before)

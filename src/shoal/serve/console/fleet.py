@@ -1,4 +1,4 @@
-"""The fleet: nodes, their rates and commands, and bots."""
+"""The fleet pages: nodes with their rates and commands, and bots."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -32,20 +32,20 @@ from shoal.serve.resources import node as resource
 from shoal.serve.resources.bot import BotSeen
 from shoal.serve.resources.node import VERBS, given_to_all
 
-KEPT: Final = 60  # samples of a node: five minutes
+KEPT: Final = 60  # number of samples per node: five minutes
 
 
 class NodeRateSampler:
-    """Keeps how many tasks per second each node finished in the last minutes, in memory."""
+    """Keeps in memory the tasks per second that each node finished in the last minutes."""
 
     name = "node_rate"
 
     def __init__(self, nodes: Nodes, clock: Clock) -> None:
         self._nodes = nodes
         self._clock = clock
-        self._before: dict[str, tuple[int, int]] = {}  # the session of each node, and its tasks so far
+        self._before: dict[str, tuple[int, int]] = {}  # session and number of finished tasks of each node
         self._sampled_at = 0.0
-        self._rates: dict[str, deque[tuple[float, float]]] = {}  # with the seconds of each sample
+        self._rates: dict[str, deque[tuple[float, float]]] = {}  # rate and duration of each sample
 
     async def run_once(self) -> PassResult:
         nodes = await self._nodes.list_all()
@@ -55,18 +55,19 @@ class NodeRateSampler:
         for node_id, (session, count) in counts.items():
             rates[node_id] = self._rates.get(node_id) or deque(maxlen=KEPT)
             session_before, count_before = self._before.get(node_id, (None, 0))
-            # With a new session come the tasks of the time without one, or a process that counts from nothing.
+            # After a new session, there is no sample: the count includes the tasks of the time without a session, or a
+            # new process has started from zero.
             if session == session_before and seconds > 0:
                 rates[node_id].append((max(0, count - count_before) / seconds, seconds))
         self._before, self._sampled_at, self._rates = counts, now, rates
         return PassResult()
 
     def of(self, node_id: str) -> list[float]:
-        """Return the rates of a node, oldest first; none until two samples were taken."""
+        """Return the rates of a node, oldest first; the list is empty until two samples have been taken."""
         return [rate for rate, _ in self._rates.get(node_id, ())]
 
     def seconds_of(self, node_id: str) -> float:
-        """Return how far the rates of a node reach back."""
+        """Return the time span that the rates of a node cover."""
         return sum(seconds for _, seconds in self._rates.get(node_id, ()))
 
 
@@ -77,12 +78,12 @@ PARTS: Final = {
     "depth": (message("Short lane"), health.DEPTH, "p4"),
 }
 CLASS_NAMES: Final = {"runs": message("Crawls and analyses"), "pages": message("Page jobs")}
-GIVEN_ALL: Final = (message("{count} node was given the command."), message("{count} nodes were given the command."))
+GIVEN_ALL: Final = (message("The command was sent to {count} node."), message("The command was sent to {count} nodes."))
 NUMBERS: Final = ("max_concurrency", "page_slots")
 
 
 class FleetPage(LivePage):
-    """`/fleet`. `pressures` returns the back-pressure on each class of jobs, as far as this process knows it."""
+    """`/fleet`. `pressures` returns the back-pressure on each class of jobs, as known to this process."""
 
     paths = ("/fleet",)
     regions = ("fleet",)
@@ -123,7 +124,7 @@ class FleetPage(LivePage):
         rows = [resource.Node.of(node) for node in await self._nodes.list_all()]
         return listed(request, "nodes", resource.Node, at_once(*rows))
 
-    @form_endpoint("/fleet/commands", "Give every node the same command.")
+    @form_endpoint("/fleet/commands", "Send the same command to every node.")
     async def command_fleet(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, language = await read_form(request.http), self._shell.view(request.http).language
         wanted = command_of(form)
@@ -181,7 +182,7 @@ class NodePage(LivePage):
         rows = [resource.NodeCommand.of(one) for one in await self._nodes.commands_of(node_id)]
         return listed(request, f"{node_id}.commands", resource.NodeCommand, at_once(*rows))
 
-    @form_endpoint("/fleet/{node_id}/commands", "Give a node a command.")
+    @form_endpoint("/fleet/{node_id}/commands", "Send a command to a node.")
     async def command_one(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, node_id = await read_form(request.http), request.path_param("node_id")
         language, wanted = self._shell.view(request.http).language, command_of(form)
@@ -214,7 +215,7 @@ def command_of(form: ConsoleForm) -> CommandRequest:
 
 
 def score_parts(node: Node, formats: Formats) -> list[Part]:
-    """Return the parts of a node's score, and what is missing to 1, for a bar."""
+    """Return the parts of a node's score, and the rest up to 1, as parts of a bar."""
     weighted = node.health.weighted
     shown = [
         Part(kind, weighted[name], f"{formats.language(title)}: {formats.number(weighted[name], 2)}")
@@ -232,8 +233,8 @@ PROBLEMS: Final = (
         message("{count} results came without a valid lease, and were rejected."),
     ),
     (
-        message("{count} lease expired: there was no result and no heartbeat in time."),
-        message("{count} leases expired: there was no result and no heartbeat in time."),
+        message("{count} lease expired because the bot sent no result or heartbeat in time."),
+        message("{count} leases expired because the bot sent no result or heartbeat in time."),
     ),
     (
         message("{count} result lacks a required field of its rule set."),
@@ -248,7 +249,7 @@ PROBLEMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class BotRow:
-    """A bot, and what is wrong with what it did; nothing if it follows the rules."""
+    """A bot and its violations of the rules; `problems` is empty if it follows the rules."""
 
     bot: BotActivity
     problems: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Values as the console shows them: numbers, times, badges, translated messages."""
+"""Formats of the console: numbers, times, badges, translated messages."""
 
 import math
 import tomllib
@@ -27,13 +27,13 @@ LOCALES: Final = Path(__file__).parent / "locales"
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """A language: its texts, and how it writes numbers."""
+    """A language: its texts and number format."""
 
     code: str
     name: str
     thousands: str = ","
     decimal: str = "."
-    one_below: int = 2  # counts below it (and above `one_from`) take the singular
+    one_below: int = 2  # counts from `one_from` up to below this value use the singular
     one_from: int = 1
     texts: Mapping[str, str] = field(default_factory=dict)
 
@@ -43,7 +43,7 @@ class Language:
         return found.format(**values) if values else found
 
     def plural(self, one: str, other: str, count: int, shown: str | None = None, **values: Any) -> str:
-        """Return the form of a text for a count, with the count as `{count}`."""
+        """Return the singular or plural text for a count, with the count in place of `{count}`."""
         form = one if self.one_from <= count < self.one_below else other
         return self(form, count=self.number(count) if shown is None else shown, **values)
 
@@ -71,7 +71,7 @@ def languages() -> Mapping[str, Language]:
 
 
 def preferred(accepted: str) -> Language:
-    """Return the language that an Accept-Language header asks for first, among those we have."""
+    """Return the first available language of an Accept-Language header."""
     wanted = []
     for place, part in enumerate(accepted.split(",")[:20]):
         tag, _, rest = part.strip().partition(";")
@@ -84,7 +84,7 @@ def preferred(accepted: str) -> Language:
 
 NOTHING: Final = "\N{EN DASH}"
 SPACE: Final = "\N{NO-BREAK SPACE}"
-LONGEST: Final = 300  # characters of untrusted text in one place
+LONGEST: Final = 300  # maximum number of characters of one untrusted text
 LONGEST_SENTENCE: Final = 500
 LONGEST_BLOCK: Final = 100_000
 SIZES: Final = ("B", "kB", "MB", "GB", "TB")
@@ -97,7 +97,7 @@ AGES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Formats:
-    """Formats values in one language, relative to one moment (microseconds)."""
+    """Formats values in one language, relative to the time `now` (microseconds)."""
 
     language: Language
     now: int
@@ -106,7 +106,7 @@ class Formats:
         return NOTHING if value is None else self.language.number(value, digits)
 
     def short(self, value: float) -> str:
-        """Return a count in at most four characters or so, for charts: `1.2 M`."""
+        """Return a count in about four characters, for charts: `1.2 M`."""
         for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
             if value >= limit:
                 scaled = value / (1e3 if unit == "k" else limit)
@@ -146,7 +146,7 @@ class Formats:
         return self.language.plural("{count} day", "{count} days", whole // 86400)
 
     def span(self, length: timedelta) -> str:
-        """Return a length of time that somebody chose, in its largest unit."""
+        """Return a configured duration in its largest unit."""
         seconds = length.total_seconds()
         if seconds and seconds % 86400 == 0:
             return self.language.plural("{count} day", "{count} days", int(seconds // 86400))
@@ -155,7 +155,7 @@ class Formats:
         return self.duration(seconds)
 
     def estimate(self, seconds: float) -> str:
-        """Return a length of time that nobody knows exactly, rounded up to one unit."""
+        """Return an estimated duration, rounded up and in one unit."""
         for limit, length, unit in ((60, 10, "s"), (3600, 60, "min"), (48 * 3600, 3600, "h")):
             if seconds <= limit:
                 count = max(1, math.ceil(seconds / length)) * (length if unit == "s" else 1)
@@ -168,7 +168,7 @@ class Formats:
         return f"{self.number(value)}{SPACE}ms" if value < 10_000 else self.duration(value / 1000)
 
     def ago(self, at: int | None) -> str:
-        """Return a coarse distance to now: a cell that changes every second is distracting."""
+        """Return the distance to now in a coarse unit, because a cell that changes every second is distracting."""
         if at is None:
             return NOTHING
         seconds = (self.now - at) / 1e6
@@ -192,7 +192,7 @@ class Formats:
         return f"{from_micros(at):%H:%M:%S}"
 
     def sentence(self, said: Sentence, longest: int = LONGEST_SENTENCE) -> str:
-        """Return a sentence in this language, safe to show."""
+        """Return a sentence in this language, with untrusted values made safe."""
         return self.text(self._translated(said), longest)
 
     def _translated(self, said: Sentence) -> str:
@@ -218,19 +218,19 @@ class Formats:
                 return str(value)
 
     def block(self, value: str, longest: int = LONGEST_BLOCK) -> str:
-        """Return untrusted text of several lines: line ends and tabs stay, the rest is as in `text`."""
+        """Return untrusted text of several lines, treated as in `text`, but line ends and tabs are kept."""
         lines = value[:longest].splitlines()
         shown = "\n".join("\t".join(visible(part) for part in redact(line).split("\t")) for line in lines)
         return shown if len(value) <= longest else f"{shown}…"
 
     def text(self, value: object, longest: int = LONGEST) -> str:
-        """Return untrusted text on one line: secrets are redacted, characters that deceive a reader are made visible,
-        long text is cut."""
+        """Return untrusted text on one line: secrets are redacted, deceptive characters are made visible, and long text
+        is cut."""
         return "" if value is None else clean(str(value), longest)
 
 
 def parted(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Divide options into those that somebody chose and those that have their default."""
+    """Divide options into changed options and options with their default."""
     chosen = {name for name, value in options.items() if value != defaults.get(name)}
     return {
         "chosen": {name: value for name, value in options.items() if name in chosen},

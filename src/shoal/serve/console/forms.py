@@ -1,4 +1,4 @@
-"""What a request to the console asks for: forms, views of lists, searches."""
+"""The parsed parts of console requests: forms, filters, views, searches."""
 
 import hmac
 import secrets
@@ -26,11 +26,11 @@ MOST_FIELDS: Final = 2000
 
 
 class AnyQuery(Form, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The query of a page; the page reads what it knows and ignores the rest."""
+    """The query parameters of a page; unknown parameters are ignored."""
 
 
 class FilterQuery(AnyQuery, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The filters of a table, as text, so that its page can say what is wrong with them, and where it begins."""
+    """The filters of a table and its first row. The filters are texts, so that the page can explain invalid values."""
 
     after: str = ""
     filters: ClassVar[tuple[str, ...]]
@@ -49,17 +49,17 @@ def page_endpoint(
     query: type[Form] = AnyQuery,
     expensive: Callable[[Any], bool] = lambda _: False,
 ) -> Callable[[Handler], Handler]:
-    """Add the decorated method to the table as a page of the console, or as a file that one offers."""
+    """Add the decorated method to the endpoint table, as a console page or a download of such a page."""
     return endpoint("GET", path, scope=scope, summary=summary, query=query, public=False, expensive=expensive)
 
 
 def form_endpoint(path: str, summary: str, scope: TokenScope = TokenScope.WRITE) -> Callable[[Handler], Handler]:
-    """Add the decorated method to the table; a form of the console is posted to it."""
+    """Add the decorated method to the endpoint table, as the target of a console form."""
     return endpoint("POST", path, scope=scope, summary=summary, file=(FORM_TYPE,), public=False)
 
 
 class ConsoleForm:
-    """The fields of a posted form, in their order; a name may occur several times."""
+    """The fields of a posted form, in order; a name may occur several times."""
 
     def __init__(self, pairs: list[tuple[str, str]]) -> None:
         self._pairs = pairs
@@ -71,11 +71,11 @@ class ConsoleForm:
         return [value.strip() for key, value in self._pairs if key == name]
 
     def lines(self, name: str) -> list[str]:
-        """Return the lines of a field that are not empty."""
+        """Return the non-empty lines of a field."""
         return [line.strip() for line in self.get(name).splitlines() if line.strip()]
 
     def line_of(self, field: str) -> str:
-        """Return the name of an entry of a list, such as `seeds[1]`, as the form shows it: each one is a line."""
+        """Return the name of a list entry, such as `seeds[1]`, as a line of its text field, such as `line 2`."""
         name, _, rest = field.partition("[")
         place, _, rest = rest.partition("]")
         if not place.isdecimal():
@@ -84,7 +84,7 @@ class ConsoleForm:
         return f"line {lines[int(place)]}{rest}"
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        """Iterate over the fields that a page repeats when it asks for confirmation."""
+        """Iterate over the fields that the confirmation page must repeat."""
         return ((name, value) for name, value in self._pairs if name not in (FIELD, CONFIRMED))
 
     @property
@@ -97,12 +97,12 @@ def csrf_cookie(request: Request) -> str:
 
 
 def csrf_token(request: Request) -> str:
-    """Return the token of this browser; a new one if it has none."""
+    """Return the CSRF token of this browser, or a new token if it has none."""
     return request.cookies.get(csrf_cookie(request)) or secrets.token_urlsafe(18)
 
 
 async def read_form(request: Request) -> ConsoleForm:
-    """Read a posted form; raise unless it carries the token of this browser."""
+    """Read a posted form; raise unless it contains the CSRF token of this browser."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != FORM_TYPE:
         raise InvalidInput("the body", "is not a form", f"send it as {FORM_TYPE}")
@@ -123,7 +123,7 @@ async def read_form(request: Request) -> ConsoleForm:
 
 
 def number_or_text(text: str, *, is_float: bool = False) -> int | float | str:
-    """Return the number in a field; other text is left to the form of the package, which refuses it and names the
+    """Return the number in a field. Other text is returned unchanged; the package's form then rejects it and names the
     field."""
     try:
         return float(text) if is_float else int(text)
@@ -132,14 +132,14 @@ def number_or_text(text: str, *, is_float: bool = False) -> int | float | str:
 
 
 def row_in(text: str | None, last: int) -> int | None:
-    """Return the number of the last row on the previous screen; None for anything else."""
+    """Return the number of the last row of the previous page, or None if the text is not such a number."""
     if not text or not text.isascii() or not text.isdecimal() or len(text) > 18:
         return None
     return min(int(text), last)
 
 
 def as_text(value: Any) -> str:
-    """Return a value as a field shows it: an entry of a list per line, of a mapping as `name=value`."""
+    """Return a value as the text of a form field: one line per list entry, or per mapping entry as `name=value`."""
     if isinstance(value, dict):
         value = [f"{name}={one}" for name, one in value.items()]
     if isinstance(value, list):
@@ -154,7 +154,7 @@ COOKIE: Final = "shoal_view"  # the preferences of a browser, as `theme.language
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The language, the theme and the rights of a reader. Equal views see the same page."""
+    """The language, the theme and the rights of a reader. Readers with equal views see identical pages."""
 
     language: Language
     theme: Theme = "system"
@@ -169,7 +169,8 @@ class View:
 
 
 def view_of(request: Request) -> View:
-    """Return the view of a request: preferences from the cookie, else from the browser; rights from the caller."""
+    """Return the view of a request. Preferences come from the cookie, or else from the browser's headers; rights come
+    from the caller."""
     theme, _, code = request.cookies.get(COOKIE, "").partition(".")
     language = languages().get(code) or preferred(request.headers.get("accept-language", ""))
     caller = getattr(request.state, "caller", None)
@@ -195,7 +196,7 @@ class Search:
     words: list[str] = field(default_factory=list)
 
     def one(self, name: str) -> str | None:
-        """Return the value of a qualifier that may be given once."""
+        """Return the value of a qualifier that may be given only once."""
         found = self.values.get(name, [])
         if len(found) > 1:
             raise InvalidInput(f"{name}:", "is given twice", "write it once")
@@ -210,27 +211,27 @@ class Search:
         return " ".join(self.words)
 
     def with_value(self, name: str, value: str | None) -> str:
-        """Return the line with another value for a qualifier, for links that filter."""
+        """Return the search line with a different value of one qualifier, for filter links."""
         parts = [f"{key}:{_quoted(one)}" for key, values in self.values.items() if key != name for one in values]
         parts += [] if value is None else [f"{name}:{_quoted(value)}"]
         return " ".join([*parts, *map(_quoted, self.words)])
 
 
-Suggested = Iterable[str | tuple[str, str]]  # values, some with what they mean
+Suggested = Iterable[str | tuple[str, str]]  # values, some of them with their meaning
 
 
 def suggestion(hint: str, values: Suggested = ()) -> dict[str, object]:
-    """Return what the search line suggests for one qualifier: what it means, and some of its values."""
+    """Return the suggestions of the search line for one qualifier: its meaning, and some of its values."""
     pairs = dict.fromkeys((value, "") if isinstance(value, str) else value for value in values)
     return {"hint": hint, "values": [(_quoted(clean(value, 100)), word) for value, word in pairs if value]}
 
 
 def parse(line: str, known: Collection[str]) -> Search:
-    """Parse a search line; an unknown qualifier is refused with the nearest known one."""
+    """Parse a search line. For an unknown qualifier, raise an error that names the nearest known qualifier."""
     line = line.strip()[:LONGEST]
     try:
         parts = shlex.split(line.replace("\\", "\\\\"))
-    except ValueError:  # a quotation mark without its partner: take it literally
+    except ValueError:  # unbalanced quotation marks are taken literally
         parts = line.split()
     values: dict[str, list[str]] = {}
     words = []

@@ -1,5 +1,5 @@
 """Jobs: counts by kind and state, a list with qualifiers, dead letters with retry, and the page of one job with its
-leases and why it is in its state."""
+leases and an explanation of its state."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -38,10 +38,10 @@ PRIORITY_PARTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A job with the texts of one row."""
+    """A job with the texts of its table row."""
 
     job: Job
-    title: str  # its URL, or what it belongs to
+    title: str  # the URL of the job, or the crawl or analysis that it belongs to
     node: str
 
     @property
@@ -54,7 +54,8 @@ class JobRow:
 
     @property
     def is_run(self) -> bool:
-        """True if it belongs to a crawl or an analysis, which then has the actions."""
+        """Whether the job belongs to a crawl or an analysis; then the actions are on the page of that crawl or
+        analysis."""
         return self.job.kind in RUN_KINDS
 
     @property
@@ -71,7 +72,8 @@ def row_of(job: Job, formats: Formats) -> JobRow:
 
 
 def held_by(grant: Grant) -> tuple[str, int | None]:
-    """Return the node and the process that had a job. Page jobs are leased in batches, so only their holder tells."""
+    """Return the node and the process id that held a lease. Page jobs are leased in batches, so their node and process
+    are known only from the name of the holder."""
     if grant.node is not None:
         return grant.node, grant.pid
     if (bot := bot_of(grant.holder)) is not None:
@@ -84,7 +86,7 @@ def held_by(grant: Grant) -> tuple[str, int | None]:
 ROWS: Final = 50
 BATCH: Final = 500
 QUALIFIERS: Final = ("state", "kind", "run", "lane")
-DEAD_LETTERS: Final = "dead"  # a value of `state:` for failed and expired jobs
+DEAD_LETTERS: Final = "dead"  # the value of `state:` that selects failed and expired jobs
 LONGEST_ERROR: Final = 1000  # characters
 LONGEST_CURSOR: Final = 60
 DEAD_RETRIED: Final = (
@@ -247,18 +249,18 @@ class JobPage(LivePage):
 
 
 def suggestions(language: Language) -> dict[str, object]:
-    """Return the qualifiers, with the states and the kinds."""
+    """Return the search qualifiers, with the states and kinds as suggestions."""
     states = [(state.value, language(word)) for state, word in LABELS.items()]
     return {
-        "state": suggestion(language("where it is"), [("dead", language("Dead letters")), *states]),
-        "kind": suggestion(language("what it does"), ("crawl", "page", "analysis")),
-        "run": suggestion(language("the id of a crawl, an analysis or a group")),
-        "lane": suggestion(language("whose workers may take it"), (SHARED_LANE,)),
+        "state": suggestion(language("current state"), [("dead", language("Dead letters")), *states]),
+        "kind": suggestion(language("kind of job"), ("crawl", "page", "analysis")),
+        "run": suggestion(language("id of a crawl, an analysis or a group")),
+        "lane": suggestion(language("shared, or the name of a node"), (SHARED_LANE,)),
     }
 
 
 def filter_of(search: Search) -> JobFilter:
-    """Return the filter of a search; raise if a value cannot be one."""
+    """Return the filter of a search; raise if a value is invalid."""
     if search.text:
         raise InvalidInput(repr(search.text[:60]), "has no qualifier", "use state:, kind:, run: or lane:")
     state = search.one("state")

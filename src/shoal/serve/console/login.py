@@ -1,4 +1,5 @@
-"""The login page of the console: it takes a token and stores it in a cookie that is sent only to this server."""
+"""The login page of the console. It asks for a token and stores the token in a cookie that is sent only to this
+server."""
 
 from urllib.parse import parse_qs
 
@@ -56,7 +57,8 @@ class Login:
         if isinstance(error, Unauthenticated):
             problem = self._shell.view(request).language(NOT_VALID)
         status = 200 if error is None else error.response.http_status
-        role = "viewer" if await self._authenticator.any_token_made() else "admin"  # the first one must be an admin's
+        # the first token must have the scope admin
+        role = "viewer" if await self._authenticator.any_token_made() else "admin"
         context = {"problem": problem, "next": local_path(wanted), "role": role}
         response = self._shell.page(request, "login.html", context, status)
         wait = error.facts.get("retry_after_seconds") if error is not None else None

@@ -1,4 +1,5 @@
-"""The form for a new crawl: it checks each field while it is filled in, and previews what the scope will take."""
+"""The form for a new crawl. Fields are checked while they are filled in, and a preview shows which URLs the scope
+includes."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -71,7 +72,7 @@ class NewCrawlPage:
 
     @form_endpoint("/crawls/new/check", "Check the form while it is filled in.")
     async def check_form(self, request: EndpointRequest[Nothing, Nothing]) -> Json:
-        """Return the problem of each field, and with `preview` what the scope would take, as HTML."""
+        """Return the problem of each field, and with `preview` the URLs that the scope includes, as HTML."""
         form = await read_form(request.http)
         config, problems = await asyncio.to_thread(self._read, form)
         html = ""
@@ -84,7 +85,7 @@ class NewCrawlPage:
         return await self._previewer().preview(config)
 
     def _read(self, form: ConsoleForm) -> tuple[CrawlConfig | None, dict[str, str]]:
-        """Return the options in a form, or the problem of each field that has one."""
+        """Return the options in a form, or the problems by field."""
         problems: dict[str, str] = {}
         values = _values(form, problems)
         for name, value in values.items():
@@ -125,7 +126,7 @@ class NewCrawlPage:
 
 
 def _values(form: ConsoleForm, problems: dict[str, str]) -> dict[str, Any]:
-    """Return the filled-in fields as a JSON body would have them."""
+    """Return the filled-in fields as in a JSON request body."""
     values: dict[str, Any] = {name: form.lines(name) for name in LISTS}
     for name in (*NUMBERS, *FLOATS):
         if text := form.get(name):
@@ -140,5 +141,5 @@ def _values(form: ConsoleForm, problems: dict[str, str]) -> dict[str, Any]:
 
 
 def _nameless(name: str) -> str:
-    """Return no name for a field: its problem is shown below it."""
+    """Return an empty field name, because the problem is shown below the field."""
     return name.removeprefix(name.partition("[")[0])

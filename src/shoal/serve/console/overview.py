@@ -1,4 +1,4 @@
-"""The overview: what runs, how fast, what is late or failing; each number links to its list."""
+"""The overview page: running crawls, rates, and late or failing items. Each number links to its list."""
 
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -33,13 +33,13 @@ from shoal.serve.console.worker_watch import WorkerWatch
 from shoal.serve.endpoint import EndpointRequest, Nothing
 from shoal.serve.stats import StateCounts
 
-KEPT: Final = 720  # samples: an hour
-RECENT: Final = 6  # samples that `now` averages: half a minute
+KEPT: Final = 720  # number of samples: one hour
+RECENT: Final = 6  # number of samples that `now` averages: half a minute
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Pages and errors since the previous sample, and the seconds between the two."""
+    """Pages and errors since the previous sample, and the seconds since then."""
 
     pages: int
     errors: int
@@ -60,11 +60,12 @@ class RateSampler:
         self.samples: deque[Sample] = deque(maxlen=KEPT)
 
     async def run_once(self) -> PassResult:
-        newest = await self._crawls.last_number()  # first: crawls that start meanwhile are new in the next sample
+        # this is read first, so that crawls that start meanwhile are new in the next sample
+        newest = await self._crawls.last_number()
         counts, now = await self._crawls.live_counts(), self._clock.monotonic()
         if self._before is not None and now > self._sampled_at:
-            # A new crawl counts from nothing, one that was resumed or retried from what it had; one that ended is no
-            # longer among the live ones.
+            # A new crawl is counted from zero, and a resumed or retried crawl from its previous numbers. A crawl that
+            # has ended is no longer in `counts`.
             before = {number: (0, 0) if number > self._newest else count for number, count in counts.items()}
             before |= self._before
             pairs = [(count, before[number]) for number, count in counts.items()]
@@ -90,13 +91,13 @@ class RateSampler:
 
     @property
     def seconds(self) -> float:
-        """How far the history reaches back."""
+        """The time span that the history covers."""
         return sum(one.seconds for one in self.samples)
 
 
 HOURS: Final = 24
-STORED: Final = {"none": "error"}  # names of response classes in the hourly statistics, where they differ
-SLOW_OUTBOX: Final = 30.0  # seconds that an event may wait until that is a problem
+STORED: Final = {"none": "error"}  # names of response classes that differ in the hourly statistics
+SLOW_OUTBOX: Final = 30.0  # seconds; a longer delay of events is shown as a problem
 SHOWN: Final = 8
 LATEST_ANALYSES: Final = 100
 
@@ -110,13 +111,13 @@ class Figures:
     policies: PolicyCounts
     nodes: Counter[NodeState]
     outbox_lag: float
-    failing_gates: int  # sites whose last gate failed
+    failing_gates: int  # number of sites whose last gate failed
     failing_webhooks: int
     latest: list[CrawlStatus]
 
     @property
     def is_empty(self) -> bool:
-        """Return whether nothing was ever asked of this store."""
+        """Return whether this store has no crawls, jobs or policies yet."""
         return not (self.latest or any(self.jobs.values()) or self.policies.total)
 
     def jobs_in(self, *states: str) -> int:
@@ -158,7 +159,7 @@ class Overview:
         )
 
     async def _failing_gates(self) -> int:
-        """Count the sites whose last analysis with a gate failed it, among the latest analyses."""
+        """Count the sites whose last gate failed, among the latest analyses."""
         last: dict[tuple[str, str], Outcome] = {}
         for analysis in await self._analyses.newest(limit=LATEST_ANALYSES):
             if analysis.verdict is not None:
@@ -194,7 +195,8 @@ class OverviewPage(LivePage):
         hours = day_columns(day, formats)
         return {
             "figures": figures,
-            # Without a script, a page that is live is requested again: not while somebody fills in its form.
+            # Without a script, live pages are reloaded regularly. The empty page is not live, because a reload would
+            # clear its form.
             "is_live": not figures.is_empty,
             "rows": [row_of(status, formats) for status in figures.latest],
             "rate_now": self._rates.now,
@@ -216,7 +218,7 @@ class OverviewPage(LivePage):
 
 
 def problems_of(figures: Figures, language: Language) -> list[tuple[str, str]]:
-    """Return what is failing, in words, with the path that shows it."""
+    """Return the problems as texts, each with the path of the page that shows it."""
     dead, gates, late = figures.jobs_in("failed", "expired"), figures.failing_gates, figures.policies.late
     lost, webhooks = figures.nodes[NodeState.LOST], figures.failing_webhooks
     plural, slow = language.plural, int(figures.outbox_lag > SLOW_OUTBOX)
@@ -232,7 +234,7 @@ def problems_of(figures: Figures, language: Language) -> list[tuple[str, str]]:
 
 
 def day_columns(hours: Mapping[int, Mapping[str, float]], formats: Formats) -> list[Column]:
-    """Return the pages of the last 24 hours, a column per hour, divided by the class of their status."""
+    """Return a column for each of the last 24 hours with its pages, divided by response class."""
     this_hour = formats.now // HOUR * HOUR
     found = []
     for hour in range(this_hour - (HOURS - 1) * HOUR, this_hour + 1, HOUR):

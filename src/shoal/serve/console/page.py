@@ -1,4 +1,4 @@
-"""One page of a crawl: facts, redirects, headers, links, findings, extracted data, stored body, and its history."""
+"""One page of a crawl: its fields, redirects, headers, links, findings, extracted data, stored body and history."""
 
 import asyncio
 from dataclasses import dataclass
@@ -36,28 +36,30 @@ from shoal.web.renderer import file_name
 
 
 class PageCopies:
-    """Finds the copies of pages. Pictures are found if this controller shares the folder of its workers."""
+    """Reads the stored copies of pages. Screenshots are available if this controller shares a folder with its
+    workers."""
 
     def __init__(self, bodies: BodyStore, screenshots: Path | None) -> None:
         self._bodies = bodies
         self._screenshots = screenshots
 
     async def response(self, page: Page) -> Stored | None:
-        """Return the stored response; None if there is none, or if it is gone."""
+        """Return the stored response, or None if it was not stored or was removed."""
         try:
             return await answer_of(self._bodies, page)
         except ShoalError:
             return None
 
     async def source(self, page: Page) -> Source | Failure | None:
-        """Return the stored page as its readers see it, rendered if it was; None if there is none, or if it is gone."""
+        """Return the stored document of a page, rendered if the crawl rendered the page. Return None if it was not
+        stored or was removed."""
         try:
             return await source_of(self._bodies, page, Limits())
         except ShoalError:
             return None
 
     async def screenshot(self, page: Page) -> bytes | None:
-        """Return the picture of a rendered page as PNG; None if there is none."""
+        """Return the screenshot of a rendered page as PNG, or None if there is none."""
         if self._screenshots is None or not page.rendered:
             return None
         path = self._screenshots / file_name(Url(page.url))
@@ -72,20 +74,20 @@ RENDERED: Final[dict[RenderWait | None, str]] = {
     None: message("yes"),
     "settled": message("yes, read once it had settled"),
     "selector": message("yes, read once the selector matched"),
-    "timeout": message("yes, read when its time was up"),
+    "timeout": message("yes, read when the time was up"),
 }
 LONGEST_URL: Final = 10_000
 MOST_LINKS: Final = 200
 MOST_SOURCES: Final = 50
 SOURCE_SECONDS: Final = 0.5
 MOST_CRAWLS: Final = 20
-LONGEST_BODY: Final = 500_000  # characters that are shown
+LONGEST_BODY: Final = 500_000  # maximum number of characters shown
 SANDBOX: Final = "default-src 'none'; sandbox; frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
 
 
 @dataclass(frozen=True, slots=True)
 class LinkOut:
-    """A link of the page. The URL of a target that was not fetched is unknown: only its hash is stored."""
+    """A link on the page. If its target was not fetched, its URL is unknown, because only a hash is stored."""
 
     url: str | None
     is_nofollow: bool
@@ -93,7 +95,7 @@ class LinkOut:
 
 @dataclass(frozen=True, slots=True)
 class PageInOtherCrawl:
-    """The same page in another crawl."""
+    """The same page in a different crawl."""
 
     crawl: Crawl
     page: Page
@@ -101,7 +103,7 @@ class PageInOtherCrawl:
 
 
 class PagePage:
-    """`/pages/{page_id}`; the id is that of the crawl and the number of the page, as `crl_…~12`."""
+    """`/pages/{page_id}`. The id consists of the crawl id and the page number: `crl_…~12`."""
 
     def __init__(
         self,
@@ -127,7 +129,8 @@ class PagePage:
         key = key_of(Url(page.url), crawl.key_seed)[0]
         referrers = await self._pages.referrers(crawl.number, [key], MOST_SOURCES + 1, SOURCE_SECONDS)
         parents = [] if page.parent is None else [key_of(Url(page.parent), crawl.key_seed)[0]]
-        linking = list((await self._pages.urls_of(crawl.number, parents)).values())  # a sitemap is not a page
+        # a parent that is a sitemap is not a page
+        linking = list((await self._pages.urls_of(crawl.number, parents)).values())
         sources = list(dict.fromkeys([*linking, *referrers.sources[key]]))
         data = None if page.data is None else orjson.dumps(page.data, option=orjson.OPT_INDENT_2).decode()
         status = await self._crawls.get(crawl.id)
@@ -142,7 +145,7 @@ class PagePage:
             "kind": response_class(page.status),
             "rendered": RENDERED[page.render_wait] if page.rendered else NOT_RENDERED,
             "headers": [
-                (name, HIDDEN if names_a_secret(name) else value)  # such as cookies
+                (name, HIDDEN if names_a_secret(name) else value)  # hides, for example, cookies
                 for name, value in (response.headers.pairs() if response is not None else ())
             ],
             "has_body": response is not None,
@@ -160,7 +163,7 @@ class PagePage:
 
     @page_endpoint("/pages/{page_id}/body", "Show the stored body of a page as text.")
     async def show_body(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        """The body is plain text, whatever its type says, and nothing in it is executed."""
+        """The body is sent as plain text, whatever its original media type, so no script in it is executed."""
         _, page = await self._page(request.path_param("page_id"))
         source = await self._copies.source(page)
         if source is None:
@@ -169,12 +172,14 @@ class PagePage:
         headers = {"Content-Security-Policy": SANDBOX, "Cache-Control": "no-store", "X-Frame-Options": "SAMEORIGIN"}
         return Response(text[:LONGEST_BODY], headers=headers, media_type="text/plain; charset=utf-8")
 
-    @page_endpoint("/pages/{page_id}/screenshot", "Show the picture of a rendered page.")
+    @page_endpoint("/pages/{page_id}/screenshot", "Show the screenshot of a rendered page.")
     async def show_screenshot(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         _, page = await self._page(request.path_param("page_id"))
         picture = await self._copies.screenshot(page)
         if picture is None:
-            raise NotFound("screenshot", request.path_param("page_id"), "the page was not rendered, or it was not kept")
+            raise NotFound(
+                "screenshot", request.path_param("page_id"), "the page was not rendered, or its screenshot was not kept"
+            )
         return Response(picture, headers={"Content-Security-Policy": SANDBOX}, media_type="image/png")
 
     async def _page(self, page_id: str) -> tuple[Crawl, Page]:
@@ -183,7 +188,9 @@ class PagePage:
         is_number = number.isascii() and number.isdecimal() and len(number) < 18
         page = await self._pages.get(crawl.number, int(number)) if is_number else None
         if page is None:
-            raise NotFound("page", page_id, "it may have been fetched again; look in the pages of the crawl")
+            raise NotFound(
+                "page", page_id, "the page may have been fetched again; look for its URL in the pages of the crawl"
+            )
         return crawl, page
 
     async def _links(self, crawl: Crawl, page: Page) -> list[LinkOut]:
@@ -198,12 +205,12 @@ class PagePage:
         ]
 
     async def _findings(self, crawl: Crawl, page: Page) -> list[Finding]:
-        """Return what the newest analysis of the crawl says about the page."""
+        """Return the findings about the page in the newest analysis of the crawl."""
         newest = await self._analyses.newest(limit=1, state=AnalysisState.SUCCESS, crawl_id=crawl.id)
         return await self._analyses.findings_of_page(newest[0].id, page.url) if newest else []
 
     async def _history(self, crawl: Crawl, page: Page) -> list[PageInOtherCrawl]:
-        """Return the same URL in other crawls of its host, newest first."""
+        """Return the pages with the same URL in other crawls of the host, newest first."""
         others = await self._crawls.matching(CrawlFilter(host=hostname(Url(page.url))), limit=MOST_CRAWLS)
         found = []
         for other in others:
@@ -215,7 +222,7 @@ class PagePage:
 
 
 def _encoding(page: Page) -> str:
-    """Return the encoding of the body, or UTF-8 if Python does not know it."""
+    """Return the encoding of the body, or UTF-8 if Python does not support that encoding."""
     try:
         "".encode(page.encoding or "utf-8")
     except LookupError:

@@ -1,4 +1,4 @@
-"""Policies: the list, what is due, how fresh each is, its runs, and its actions."""
+"""Policies: the list with due and stale policies, and the page of one policy with its runs and actions."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -36,11 +36,11 @@ from shoal.serve.resources.policy import VERBS
 
 @dataclass(frozen=True, slots=True)
 class PolicyRow:
-    """A policy with the texts of one row."""
+    """A policy with the texts of its table row."""
 
     policy: Policy
     title: str
-    more: int  # further seeds
+    more: int  # number of further seeds
     schedule: str
     state: PolicyState
     is_stale: bool
@@ -52,7 +52,7 @@ class PolicyRow:
 
 
 def row_of(policy: Policy, now: int, formats: Formats) -> PolicyRow:
-    """`now`: the store's time."""
+    """Return the row of a policy. `now` is the store's time."""
     form, language = policy.form, formats.language
     targets = [form.url] if form.url is not None else form.seeds
     every = policy.form.frequency
@@ -99,15 +99,15 @@ class PoliciesPage(LivePage):
     async def once(self, request: EndpointRequest[Any, Any], view: View, context: Mapping[str, Any]) -> dict[str, Any]:
         projects = [row.policy.form.project for row in context["rows"]]
         suggestions = {
-            "is": suggestion(view.language("how it stands"), KINDS),
-            "project": suggestion(view.language("that it belongs to"), projects),
+            "is": suggestion(view.language("status of the policy"), KINDS),
+            "project": suggestion(view.language("name of the project"), projects),
         }
         return {"suggestions": suggestions}
 
     @page_endpoint("/policies.{format}", "Download the policies that a search finds.", expensive=always)
     async def export_policies(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         search = parse(request.http.query_params.get("q", ""), QUALIFIERS)
-        is_cut = search.one("is") in ("due", "late")  # those are read immediately
+        is_cut = search.one("is") in ("due", "late")  # due and late policies are read in one query
 
         async def batches() -> AsyncIterator[list[resource.Policy]]:
             after = 0
@@ -188,7 +188,7 @@ class PolicyPage(LivePage):
 
     @page_endpoint("/policies/{policy_id}/runs.{format}", "Download the results of a policy.", expensive=always)
     async def export_runs(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        """The results of its page jobs, newest first. The runs of a site are crawls."""
+        """The results of the policy's page jobs, newest first. A policy for a site has crawls instead of page jobs."""
         policy_id = (await self._policies.get(request.path_param("policy_id"))).id
         found = batched(
             lambda before: self._history.of_policy(policy_id, before=before, limit=BATCH),

@@ -1,4 +1,4 @@
-"""The form of a policy, and the import of many with a report of the lines that were refused."""
+"""The form for a policy, and the import of policies with a report of rejected lines."""
 
 from collections.abc import Mapping, Sequence
 from io import StringIO
@@ -35,7 +35,7 @@ NUMBERS: Final = ("priority_base", "max_retry")
 LISTS: Final = ("seeds", "windows")
 OF_ONE_RUN: Final = frozenset(
     {"recrawl_of", "baseline", "commit", "more_seeds"}
-)  # options that no other crawl can have
+)  # options that are meaningful for one crawl only
 OPTION_LISTS: Final = frozenset(name for name, one in fields_of(CrawlConfig).items() if get_origin(one.kind) is list)
 CREATED: Final = message("The policy was created.")
 CHANGED: Final = message("The policy was changed.")
@@ -82,11 +82,11 @@ class PolicyFormPage:
             values = values_of(form)
             for name in ("url", "frequency", "cron", "queue", "rule_set"):
                 values.setdefault(name, None)
-            if values["frequency"] is not None:  # an update with one of the two clears the other
+            if values["frequency"] is not None:  # setting the frequency clears cron, and vice versa
                 values.pop("cron")
             elif values["cron"] is not None:
                 values.pop("frequency")
-            if HIDDEN in form.get("crawl_config"):  # a secret was not shown, so the options stay as they are
+            if HIDDEN in form.get("crawl_config"):  # hidden secrets cannot be sent back, so the options are not changed
                 values.pop("crawl_config", None)
             await self._policies.change(policy_id, PolicyChange.read(values), audit=request.audit)
         except ShoalError as error:
@@ -134,7 +134,7 @@ class PolicyImportPage:
 
     @form_endpoint("/policies/import", "Import policies from the form.")
     async def import_from_form(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
-        """Read the pasted lines: JSON Lines if they begin with a brace, else CSV with a header."""
+        """Read the pasted lines: as JSON Lines if they begin with a brace, otherwise as CSV with a header."""
         form = await read_form(request.http)
         text = form.get("lines")
         if not text:
@@ -153,7 +153,7 @@ class PolicyImportPage:
 
 
 def values_of(form: ConsoleForm) -> dict[str, Any]:
-    """Return the filled-in fields as a JSON body would have them."""
+    """Return the filled-in fields as in a JSON request body."""
     values: dict[str, Any] = {name: form.get(name) for name in TEXTS if form.get(name)}
     for name in NUMBERS:
         if text := form.get(name):
@@ -176,10 +176,11 @@ def _object(name: str, text: str) -> Any:
 
 
 def repeated(crawl: Crawl) -> tuple[dict[str, Any], list[str]]:
-    """Return the fields of a policy that repeats a crawl, and the names of its options with secrets, which are left
-    out because nobody may see them."""
+    """Return the fields of a policy that repeats a crawl, and the names of the options that are left out because they
+    contain secrets."""
     config = crawl.config
-    plain = CrawlConfig.read({"seeds": config.seeds, "scope": config.scope}).plain()  # the limit of the depth differs
+    # its default depth limit depends on the scope
+    plain = CrawlConfig.read({"seeds": config.seeds, "scope": config.scope}).plain()
     plain["scope"] = fields_of(CrawlConfig)["scope"].default
     chosen = {
         name: value for name, value in shown_config(config).items() if name not in OF_ONE_RUN and value != plain[name]
@@ -190,8 +191,8 @@ def repeated(crawl: Crawl) -> tuple[dict[str, Any], list[str]]:
 
 
 def written_options(options: Mapping[str, Any]) -> str:
-    """Return options as lines of `name=value`; a header is `headers.Name=value`, and of a list, each value has a line.
-    Text that could be read as another value is in quotation marks, and what is nested deeper is JSON."""
+    """Return options as lines of `name=value`. A header is written as `headers.Name=value`, a list as one line per
+    value. Text that could be read as a different type is quoted, and deeper values are written as JSON."""
     lines = []
     for name, value in options.items():
         if isinstance(value, dict) and name == "headers":
@@ -209,7 +210,7 @@ def _written(value: Any) -> str:
 
 
 def read_options(text: str) -> dict[str, Any]:
-    """Read what `written_options` writes."""
+    """Parse the lines that `written_options` writes."""
     found: dict[str, Any] = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         name, sign, written = (part.strip() for part in line.partition("="))
@@ -228,7 +229,7 @@ def read_options(text: str) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """Return the value that a text stands for: a number, true, false or null, JSON, or else the text itself."""
+    """Parse the text of a value: a number, true, false or null, or JSON. Any other text is returned unchanged."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -236,7 +237,7 @@ def _value(text: str) -> Any:
 
 
 def _as_text(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fields of a policy as the form shows them."""
+    """Return the fields of a policy as texts for the form."""
     found = {}
     for name, value in values.items():
         if name == "crawl_config":

@@ -1,4 +1,4 @@
-"""Settings: their values, the storage that is used, and the preferences of the reader."""
+"""The settings page: tokens, storage, the audit log and the values of settings; and the preferences of the reader."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,12 +26,13 @@ from shoal.serve.tokens import LAST_TOKEN
 
 WITH_CRAWL: Final = message("until their crawl is removed")
 UNTIL_REMOVED: Final = message("until they are removed")
-FOR_EVER: Final = message("for ever")
+FOR_EVER: Final = message("forever")
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of data, its tables (the first one holds a row for each), and how long it is kept: a setting or words."""
+    """A kind of data and its tables; the first table has one row per item. `kept` is the name of a setting, or a text
+    on how long the data is kept."""
 
     name: str
     tables: tuple[str, ...]
@@ -58,7 +59,7 @@ KINDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class StorageRow:
-    """A kind of data. `keep`: how long, if a setting says so; otherwise `words` do."""
+    """A kind of data. `keep` is the retention time if a setting defines it; otherwise `words` describes it."""
 
     name: str
     rows: int | None
@@ -73,7 +74,7 @@ class StorageRow:
 
 
 class Storage:
-    """The rows of the section, and the size of the whole store."""
+    """The rows of the storage section, and the size of the whole store."""
 
     def __init__(self, sizes: Cached[StoreSize], settings: Settings) -> None:
         self._sizes = sizes
@@ -135,7 +136,7 @@ class SettingsPage:
 
     @form_endpoint("/settings/tokens", "Create a token from the form.", TokenScope.ADMIN)
     async def create_token_from_form(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
-        """The page of the response shows the token, once."""
+        """The response page shows the token; it is shown only this once."""
         form = await read_form(request.http)
         given = {name: form.get(name) for name in ("name", "role", "expires_in", "node_id") if form.get(name)}
         is_first = not await self._tokens.any_made()
@@ -144,11 +145,11 @@ class SettingsPage:
         except ShoalError as error:
             return self._shell.refused("/settings", error)
         shown = await self._shown(request, minted.text)
-        if is_first:  # the browser that made it must not be locked out
+        if is_first:  # the browser that created the first token must not be locked out
             sign_in(request.http, shown, minted.text)
         return shown
 
-    @form_endpoint("/settings/tokens/{token_id}/revoke", "Revoke a token from its row.", TokenScope.ADMIN)
+    @form_endpoint("/settings/tokens/{token_id}/revoke", "Revoke a token.", TokenScope.ADMIN)
     async def revoke_token_from_form(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, language = await read_form(request.http), self._shell.view(request.http).language
         if not form.is_confirmed:

@@ -1,4 +1,4 @@
-"""The shell of every page: templates, navigation, language and theme, notices, confirmation and error pages."""
+"""The shell around every page: templates, navigation, language and theme, notices, confirmation and error pages."""
 
 import asyncio
 import mimetypes
@@ -45,8 +45,9 @@ VERBS: Final = {
 }
 STATIC: Final = Path(__file__).parents[1] / "static"
 FOR_EVER: Final = {"Cache-Control": "public, max-age=31536000, immutable"}
-SHORTLY: Final = {"Cache-Control": "public, max-age=60"}  # a module that another one imports, by its plain name
-GZIP: Final = 31  # window bits of zlib for the gzip format
+# a script module that a different module imports by its plain name
+SHORTLY: Final = {"Cache-Control": "public, max-age=60"}
+GZIP: Final = 31  # value of zlib's `wbits` that selects the gzip format
 LEVEL: Final = 2
 
 
@@ -64,7 +65,7 @@ class Asset:
 
 
 class Assets:
-    """The static files by their path below the folder; nothing else can be requested."""
+    """The static files by their path below the folder; only these files can be requested."""
 
     def __init__(self, folder: Path = STATIC) -> None:
         self._assets = {
@@ -72,7 +73,7 @@ class Assets:
         }
 
     def address(self, name: str) -> str:
-        """Return the path of a file; it changes with the content, so that browsers do not use an old copy."""
+        """Return the path of a file. The path changes with the content, so that browsers do not use an old copy."""
         return f"/static/{name}?v={self._assets[name].version}"
 
     def route(self) -> BaseRoute:
@@ -143,8 +144,8 @@ class Notice:
 
 
 class Shell:
-    """Renders the pages of the console. `present` names the sections that this server has; `public_url` may have a
-    path, the prefix of every URL behind a proxy."""
+    """Renders the pages of the console. `present` contains the names of this server's sections. If `public_url` has a
+    path, this path is the prefix of all URLs, as needed behind a proxy."""
 
     def __init__(
         self,
@@ -161,13 +162,13 @@ class Shell:
 
     @cached_property
     def assets(self) -> Assets:
-        """The static files. They, the templates and the languages are read on first use: commands that call the API in
-        their own process show no page."""
+        """The static files. Static files, templates and languages are read on first use, because commands that call the
+        API in their own process never show a page."""
         return Assets()
 
     async def compile_templates(self) -> None:
-        """Compile all templates before they are needed. A page consists of several, and a request that found none of
-        them compiled would keep all others waiting."""
+        """Compile all templates before they are needed. A page consists of several templates, and a request that had to
+        compile them all would block all other requests."""
         environment = self._environment
         for name in environment.list_templates():
             await asyncio.to_thread(environment.get_template, name)
@@ -179,7 +180,7 @@ class Shell:
         return Formats(view.language, self._clock.micros())
 
     def url(self, path: str, **query: object) -> str:
-        """Return the URL of a path of this server, with the query parameters that have a value."""
+        """Return the URL of a path of this server. Query parameters without a value are left out."""
         given = {name: value for name, value in query.items() if value not in (None, "")}
         return f"{self.prefix}{path}" + (f"?{urlencode(given)}" if given else "")
 
@@ -206,7 +207,7 @@ class Shell:
         return template.render({**self._common(view), **context})
 
     def redirect(self, path: str, notice: Notice | None = None) -> Response:
-        """Answer a posted form: the browser requests a page, which shows the notice."""
+        """Respond to a posted form with a redirect to a page that shows the notice."""
         response = RedirectResponse(self.url(path), 303, headers={"Cache-Control": "no-store"})
         if notice is not None:
             value = quote(orjson.dumps([notice.text[:1500], notice.is_problem]), safe="")
@@ -214,14 +215,14 @@ class Shell:
         return response
 
     def refused(self, path: str, error: ShoalError) -> Response:
-        """Answer a posted form with an error that the reader can do something about; raise any other."""
+        """Respond to a posted form with an error that the reader can fix; raise all other errors."""
         if error.response.http_status >= 500:
             raise error
         return self.redirect(path, Notice(sentence(error.message), is_problem=True))
 
     def confirm(self, request: Request, form: ConsoleForm, verb: Verb, question: str = "") -> Response:
-        """Ask before something that cannot be undone, for browsers whose script did not. `question`: another one than
-        that of the verb, translated."""
+        """Ask for confirmation of an action that cannot be undone, if the browser did not ask by script. `question` is
+        a translated question that replaces the verb's question."""
         language = self.view(request).language
         context: dict[str, Any] = {"question": question or language(verb.question), "fields": list(form)}
         context |= {"explanation": language(verb.explanation), "button": language(verb.label)}
@@ -229,24 +230,24 @@ class Shell:
         return self.page(request, "confirm.html", context)
 
     def error(self, request: Request, error: ShoalError) -> Response:
-        """Show an error as a page: what is wrong, and what to do."""
+        """Show an error page: what is wrong, and what to do."""
         status = error.response.http_status
         context = {"status": status, "problem": sentence(error.message), "back": back_path(request, self.prefix)}
         return self.page(request, "error.html", context, status)
 
     def missing(self, request: Request, status: int) -> Response:
-        """Show that there is no such page."""
+        """Show the error page for an unknown path."""
         problem = self.view(request).language("There is no page at this address.")
         return self.page(request, "error.html", {"status": status, "problem": problem, "back": "/"}, status)
 
     def failed(self, request: Request) -> Response:
         """Show the page for an unexpected error."""
-        problem = self.view(request).language("The server could not show this page; its log says why.")
+        problem = self.view(request).language("The server could not show this page; the reason is in the server log.")
         context = {"status": 500, "problem": problem, "back": back_path(request, self.prefix)}
         return self.page(request, "error.html", context, 500)
 
     def remember(self, response: Response, theme: str, code: str) -> None:
-        """Store the preferences of a browser. Its script reads them, too."""
+        """Store the preferences of a browser in a cookie, which the script also reads."""
         chosen = theme if theme in THEMES else "system"
         value = f"{chosen}.{code if code in languages() else ''}"
         response.set_cookie(VIEW_COOKIE, value, max_age=YEAR, samesite="lax")
@@ -297,10 +298,10 @@ class Shell:
     @staticmethod
     @pass_context
     def _region(context: Context, name: str) -> Markup:
-        """Render a live region inside its page; the hash tells the feed what the browser has."""
+        """Render a live region inside its page; by the hash, the feed knows which version the browser has."""
         html = context.environment.get_template(f"console/regions/{name}.html").render(context.get_all())
         version = region_hash(html)
-        # A region is the same for all readers, so the feed sends it without a token; the script adds it.
+        # A region is identical for all readers, so the feed sends it without a CSRF token; the script adds the token.
         html = html.replace(EMPTY_TOKEN, f'value="{context["csrf"]}" data-csrf')
         return Markup('<div data-region="{}" data-hash="{}">{}</div>').format(name, version, Markup(html))
 
@@ -310,19 +311,19 @@ def region_hash(html: str) -> str:
 
 
 def prefix_of(public_url: str) -> str:
-    """Return the path of the public URL, without a slash at its end."""
+    """Return the path of the public URL, without a trailing slash."""
     return urlsplit(public_url).path.rstrip("/")
 
 
 def local_path(text: str) -> str:
-    """Return a path of this server; `/` for anything that could lead to another one."""
+    """Return the text if it is a path of this server; return `/` for any text that could lead to a different server."""
     if not text.startswith("/") or text.startswith(("//", "/\\")) or not text.isprintable() or len(text) > 2000:
         return "/"
     return text
 
 
 def back_path(request: Request, prefix: str) -> str:
-    """Return the path of the page that the reader comes from."""
+    """Return the path of the page from which the reader comes."""
     came_from = urlsplit(request.headers.get("referer", ""))
     if came_from.netloc != request.headers.get("host") or came_from.path == prefix + request.scope["path"]:
         return "/"
@@ -350,8 +351,9 @@ def _notice_in(request: Request) -> Notice | None:
 async def carry_out(
     shell: Shell, back: str, verb: Callable[[], Awaitable[object]], done: str = "", then: str = ""
 ) -> Response:
-    """Call a verb and return to a page, which shows the outcome: `done`, or the text that the verb returned. An error
-    that the reader can do something about is a notice, too. `then`: another page if there was none."""
+    """Call a verb and return to the page `back`, which shows the outcome as a notice: `done`, or the text that the verb
+    returned. An error that the reader can fix is also shown as a notice. If there was no error, the page is `then`, if
+    given."""
     try:
         said = await verb()
     except ShoalError as error:

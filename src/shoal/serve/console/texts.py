@@ -1,4 +1,4 @@
-"""Texts about crawls in the reader's language: journal entries, and what became of a URL."""
+"""Texts about crawls in the reader's language: journal entries, and explanations of URLs."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -14,12 +14,12 @@ from shoal.serve.console.format import ENGLISH, Formats
 
 
 def text_of(entry: JournalEntry, formats: Formats) -> str:
-    """Return the message of an entry; in English if it has no translation."""
+    """Return the translated message of an entry, or its English message if it has no translation."""
     if formats.language.code == ENGLISH.code:
         return entry.message
     try:
         words = formats.sentence(sentence_of(entry), LONGEST)
-    except (KeyError, TypeError, ValueError):  # an entry of another version, with other facts
+    except (KeyError, TypeError, ValueError):  # an entry of a different version, with different fields
         return entry.message
     held = entry.facts.get("skipped", {}).get(TRAP, 0) if "pages" in entry.facts else 0
     state = entry.event.removeprefix("crawl_")
@@ -45,15 +45,15 @@ FACTS: Final[Mapping[str, str]] = {
 
 
 def origin(page: Page, formats: Formats, *, is_linked: bool) -> str:
-    """Return how the crawl came to a page: along a link on its parent, or because its parent, a sitemap, lists it."""
+    """Return a sentence on how the crawl found a page: by a link on its parent page, or in its parent sitemap."""
     language = formats.language
     if is_linked:
-        return language("A link on {url} led to it, at depth {depth}.", url=page.parent, depth=page.depth)
+        return language("It was found by a link on {url}, at depth {depth}.", url=page.parent, depth=page.depth)
     return language("It is a seed.") if page.depth == 0 else language("A sitemap lists it.")
 
 
 def facts_of(explained: UrlExplanation, formats: Formats) -> list[tuple[str, str]]:
-    """Return the facts behind an explanation, with their names."""
+    """Return the details of an explanation with their labels."""
     found = {name: value for name, value in explained.facts.items() if value not in (None, "")}
     if hops := found.get("redirects"):
         found["redirects"] = ", ".join(f"{hop['url']} ({hop['status']})" for hop in hops)

@@ -1,4 +1,4 @@
-"""Whether a worker is running, for pages that show waiting work, and the command that starts one."""
+"""A check whether a worker is running, for pages that show waiting work, and the command that starts a worker."""
 
 import os
 import shlex
@@ -13,7 +13,8 @@ from shoal.queue.presence import is_worker_running
 
 
 class WorkerWatch:
-    """A chore of controllers. `is_missing` is false until it is known that no worker is running."""
+    """A controller chore that looks for running workers. `is_missing` is true only after a check has found no running
+    worker."""
 
     name = "worker watch"
 
@@ -31,6 +32,7 @@ def start_command(settings: Settings) -> str:
     """Return the command that starts a worker for this controller, without the password of its store."""
     store, listen = settings.database.url, settings.grpc.listen
     where = "" if store == store_in(data_dir(os.environ)) else f" --store {shlex.quote(redact_url(store))}"
-    is_known = settings.grpc.enabled and listen.port  # port 0: any; a worker can do without the control plane
+    # port 0 means a free port, which is unknown here; a worker also runs without a control plane
+    is_known = settings.grpc.enabled and listen.port
     control = f"GRPC_ANALYZER_ADDR={Address(listen.host or '127.0.0.1', listen.port)} " if is_known else ""
     return control + as_called(f"`shoal worker {where.lstrip()}`").strip("` ")

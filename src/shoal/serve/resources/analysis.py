@@ -16,14 +16,14 @@ from shoal.serve.resources.resource import CrawlError, Moment, NextPage, Resourc
 
 
 class RuleResult(Resource, kw_only=True):
-    """A rule of a gate with what was measured."""
+    """A gate rule with the measured value."""
 
     condition: Annotated[str, describe("The rule, such as `broken_links <= 0`.")]
     metric: Annotated[str, describe("Metric or finding code that was compared.")]
-    severity: Annotated[str, describe("`error`, or `warning` if the gate passes although this rule is violated.")]
+    severity: Annotated[str, describe("`error`, or `warning` if the gate may pass even though this rule is violated.")]
     outcome: Annotated[Outcome, describe("Whether the rule holds.")]
     value: Annotated[float | None, describe("The measured value; null if it could not be measured.")]
-    baseline: Annotated[float | None, describe("The value of the baseline, if the rule compares with it.")]
+    baseline: Annotated[float | None, describe("The value of the baseline, if the rule uses it.")]
     reason: Annotated[str | None, describe("Why the rule did not pass.")]
 
 
@@ -46,7 +46,9 @@ class Analysis(Resource, kw_only=True):
     state_reason: str | None
     error: Annotated[CrawlError | None, describe("Why the analysis failed, if it did.")]
     findings: Annotated[int | None, describe("Number of findings; null before the analysis has finished.")]
-    gate: Annotated[str | None, describe("Name of the gate; null if there is none, or its rules came without a name.")]
+    gate: Annotated[
+        str | None, describe("Name of the gate; null if there is no gate, or if its rules were given without a name.")
+    ]
     baseline: Annotated[str | None, describe("The analysis that the gate compares with.")]
     commit: Annotated[ForgeCommit | None, describe("The commit whose status shows the verdict.")]
     verdict: Annotated[Verdict | None, describe("Verdict of the gate; null without a gate, or before the end.")]
@@ -115,34 +117,36 @@ class FindingCount(Resource, kw_only=True):
     title: Annotated[str, describe("What is wrong.")]
     fix: Annotated[str, describe("How to fix it.")]
     count: Annotated[int, describe("Exact number of findings.")]
-    stored: Annotated[int, describe("How many of them are stored and listed.")]
+    stored: Annotated[int, describe("Number of these findings that are stored and listed.")]
 
 
 class Artifact(Resource, kw_only=True):
-    """A file that an analyzer left, to download under its name."""
+    """A file written by an analyzer; it can be downloaded by its name."""
 
     name: Annotated[str, describe("Name of the file.")]
     bytes: Annotated[int, describe("Size of the file.")]
 
 
 class AnalyzerOutcome(Resource, kw_only=True):
-    """How one analyzer ended."""
+    """The outcome of one analyzer."""
 
     analyzer: Annotated[str, describe("Name of the analyzer.")]
-    error: Annotated[str | None, describe("Why it failed; the findings of the others are kept.")]
-    findings: Annotated[int, describe("Number of its findings.")]
-    duration_ms: Annotated[float, describe("How long it ran, in milliseconds.")]
-    artifacts: Annotated[list[Artifact], describe("Files that the analyzer left.")]
-    skipped: Annotated[str | None, describe("Why it does not apply to the crawl; null if it does.")]
-    optional: Annotated[bool, describe("Its failure does not fail the analysis.")]
+    error: Annotated[str | None, describe("Why the analyzer failed; the findings of the other analyzers are kept.")]
+    findings: Annotated[int, describe("Number of findings of the analyzer.")]
+    duration_ms: Annotated[float, describe("Run time of the analyzer in milliseconds.")]
+    artifacts: Annotated[list[Artifact], describe("Files that the analyzer wrote.")]
+    skipped: Annotated[str | None, describe("Why the analyzer does not apply to the crawl; null if it applies.")]
+    optional: Annotated[bool, describe("Whether the analysis succeeds even if this analyzer fails.")]
 
 
 class CommitStatus(Resource, kw_only=True):
     """The status of a commit on its forge."""
 
     state: Annotated[CommitState, describe("The state that the commit should show.")]
-    description: Annotated[str, describe("Sentence beside the state.")]
-    shown: Annotated[CommitState | None, describe("The state that it shows; null if nothing was published yet.")]
+    description: Annotated[str, describe("The sentence that the forge shows beside the state.")]
+    shown: Annotated[
+        CommitState | None, describe("The state that the commit shows; null if nothing has been published yet.")
+    ]
     error: Annotated[
         str | None,
         describe("Why the last attempt to publish the status failed. Publishing is retried for up to a day."),
@@ -150,13 +154,17 @@ class CommitStatus(Resource, kw_only=True):
 
 
 class AnalysisDetail(Analysis, kw_only=True):
-    """An analysis with what it measured."""
+    """An analysis with its measurements."""
 
-    metrics: Annotated[dict[str, float] | None, describe("What gates compare; null before the analysis has finished.")]
-    codes: Annotated[list[FindingCount], describe("The finding codes with a finding, most serious first.")]
-    analyzers: Annotated[list[AnalyzerOutcome], describe("How each analyzer ended.")]
+    metrics: Annotated[
+        dict[str, float] | None, describe("The metrics that gates compare; null before the analysis has finished.")
+    ]
+    codes: Annotated[list[FindingCount], describe("The codes that have findings, most serious first.")]
+    analyzers: Annotated[list[AnalyzerOutcome], describe("The outcome of each analyzer.")]
     summary: Annotated[dict[str, Any] | None, describe("Distributions over all pages, such as status by depth.")]
-    commit_status: Annotated[CommitStatus | None, describe("What its commit should show; null without a commit.")]
+    commit_status: Annotated[
+        CommitStatus | None, describe("The status that the commit should show; null without a commit.")
+    ]
 
     example: ClassVar = Analysis.example | {
         "metrics": {"pages": 120.0, "broken_links": 3.0},
@@ -210,9 +218,9 @@ class Finding(Resource, kw_only=True):
     analyzer: Annotated[str, describe("Analyzer that reported it.")]
     code: Annotated[str, describe("Stable code of the problem.")]
     severity: Severity
-    page: Annotated[str | None, describe("URL of the page concerned; null if it concerns the whole site.")]
+    page: Annotated[str | None, describe("URL of the page concerned; null if the finding concerns the whole site.")]
     key: Annotated[str, describe("Key of the problem; identical in every analysis of the site.")]
-    evidence: Annotated[dict[str, Any], describe("What the analyzer saw; the fields depend on the code.")]
+    evidence: Annotated[dict[str, Any], describe("Details of the finding; the fields depend on the code.")]
 
     example: ClassVar = {
         "analyzer": "links",
@@ -239,10 +247,10 @@ class StoredGateRule(Resource, kw_only=True):
     """A condition that must hold."""
 
     metric: Annotated[str, describe("Metric or finding code to compare.")]
-    op: Annotated[str | None, describe("Comparison that must hold: metric op threshold.")]
+    op: Annotated[str | None, describe("Operator; the rule holds while `metric op threshold` is true.")]
     threshold: Annotated[float | None, describe("Value to compare the metric with.")]
     max_increase: Annotated[
-        float | None, describe("Maximum increase against the baseline, instead of op and threshold.")
+        float | None, describe("Maximum increase of the metric since the baseline; replaces `op` and `threshold`.")
     ]
     severity: Annotated[str, describe("`warning`: the rule is reported, but does not fail the gate.")]
 
@@ -253,13 +261,14 @@ class StoredGate(Resource, kw_only=True):
     name: Annotated[str, describe("Name of the gate.")]
     rules: Annotated[list[StoredGateRule], describe("Conditions that must hold.")]
     ignore: Annotated[list[str], describe("Finding codes that the gate ignores.")]
-    fail: Annotated[list[str], describe("Finding codes that fail the gate as soon as one finding has them.")]
-    min_pages: Annotated[int, describe("With fewer pages the verdict is inconclusive.")]
+    fail: Annotated[list[str], describe("Finding codes that fail the gate if there is any finding with one of them.")]
+    min_pages: Annotated[int, describe("The verdict is inconclusive if the crawl has fewer pages.")]
     min_pages_percent: Annotated[
-        float, describe("With fewer pages, in percent of the baseline's, the verdict is inconclusive.")
+        float,
+        describe("The verdict is inconclusive if the crawl has fewer than this percentage of the baseline's pages."),
     ]
     created_at: Moment
-    changed_at: Annotated[Moment, describe("When it was changed last.")]
+    changed_at: Annotated[Moment, describe("When the gate was last changed.")]
 
     example: ClassVar = {
         "name": "release",

@@ -1,4 +1,4 @@
-"""The jobs and results of bots, and the bots that were seen."""
+"""The jobs, leases and results of bots, and statistics about bots."""
 
 from typing import Annotated, Any, ClassVar, Self
 
@@ -20,12 +20,12 @@ class BotConfig(Resource, kw_only=True):
 
 
 class BotLease(Resource, kw_only=True):
-    epoch: Annotated[int, describe("Send it with every heartbeat and with the result.")]
-    ttl_seconds: Annotated[float, describe("Seconds until the lease expires without a heartbeat.")]
+    epoch: Annotated[int, describe("Epoch of the lease; send it with every heartbeat and with the result.")]
+    ttl_seconds: Annotated[float, describe("Seconds until the lease expires, unless a heartbeat renews it.")]
 
 
 class BotJob(Resource, kw_only=True):
-    """A page to fetch."""
+    """A page that the bot shall fetch."""
 
     job_id: str
     url: Annotated[str, describe("URL to fetch.")]
@@ -45,7 +45,7 @@ class BotJob(Resource, kw_only=True):
 
     @classmethod
     def of(cls, task: PageTask) -> Self:
-        """Show a bot its job, without policy, project and labels."""
+        """Build the resource from a task, without its policy, project and labels."""
         work, lease = task.work, task.lease
         assert work is not None, "tasks that cannot be read are returned to their lane"
         return cls(
@@ -65,8 +65,8 @@ class PulledJobs(Resource, kw_only=True):
 
 
 class Heartbeat(Resource, kw_only=True):
-    ttl_seconds: Annotated[float, describe("Seconds until the lease expires without another heartbeat.")]
-    cancelled: Annotated[bool, describe("True: stop working on the job; its result will be rejected.")]
+    ttl_seconds: Annotated[float, describe("Seconds until the lease expires, unless the next heartbeat renews it.")]
+    cancelled: Annotated[bool, describe("If true, stop working on the job: its result will be rejected.")]
 
 
 class Pushed(Resource, kw_only=True):
@@ -96,20 +96,22 @@ class PushedItem(Resource, kw_only=True, omit_defaults=True):
 
 
 class PushedBatch(Resource, kw_only=True):
-    results: Annotated[list[PushedItem], describe("In the order of the request.")]
+    results: Annotated[list[PushedItem], describe("The outcome of each result, in the order of the request.")]
 
 
 class BotSeen(Resource, kw_only=True):
-    """A bot that sent requests, and what the server observed."""
+    """A bot that sent requests, with numbers that the server counted."""
 
-    token: Annotated[str, describe("Id of its token.")]
+    token: Annotated[str, describe("Id of the bot's token.")]
     bot_id: Annotated[str, describe("Name that the bot sent with its requests.")]
-    pulled: Annotated[int, describe("Number of jobs it received.")]
-    results: Annotated[int, describe("Number of its results that were accepted.")]
-    failures: Annotated[int, describe("Accepted results that report a failure.")]
-    invalid_data: Annotated[int, describe("Accepted results that lack a required field of their rule set.")]
-    late_results: Annotated[int, describe("Results that were rejected because their lease was not valid.")]
-    heartbeats: Annotated[int, describe("Heartbeats that renewed a lease.")]
-    late_heartbeats: Annotated[int, describe("Heartbeats that were rejected because their lease was not valid.")]
-    lost_leases: Annotated[int, describe("Leases that expired without a result or a heartbeat.")]
-    seen_at: Annotated[Moment, describe("Time of its last request.")]
+    pulled: Annotated[int, describe("Number of jobs that the bot received.")]
+    results: Annotated[int, describe("Number of accepted results.")]
+    failures: Annotated[int, describe("Number of accepted results that report a failure.")]
+    invalid_data: Annotated[int, describe("Number of accepted results that lack a required field of their rule set.")]
+    late_results: Annotated[int, describe("Number of results that were rejected because their lease was not valid.")]
+    heartbeats: Annotated[int, describe("Number of heartbeats that renewed a lease.")]
+    late_heartbeats: Annotated[
+        int, describe("Number of heartbeats that were rejected because their lease was not valid.")
+    ]
+    lost_leases: Annotated[int, describe("Number of leases that expired without a result or a heartbeat.")]
+    seen_at: Annotated[Moment, describe("Time of the bot's last request.")]

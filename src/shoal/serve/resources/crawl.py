@@ -1,4 +1,4 @@
-"""Crawls, and how they treated their hosts."""
+"""Crawls and their politeness receipts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Self
@@ -46,21 +46,23 @@ class Crawl(Resource, kw_only=True):
     created_at: Moment
     started_at: Moment | None
     finished_at: Moment | None
-    records: Annotated[int, describe("Page records: pages, and errors without a response (`responses.none`).")]
+    records: Annotated[
+        int, describe("Number of page records: one per page, and one per error without a response (`responses.none`).")
+    ]
     pages: Annotated[int, describe("URLs that returned an HTTP response.")]
-    errors: Annotated[int, describe("URLs that returned no response, or one that cannot be used.")]
+    errors: Annotated[int, describe("URLs that returned no response, or a response that cannot be used.")]
     responses: Annotated[Responses, describe("Pages by HTTP status class.")]
     queued: Annotated[int, describe("URLs that are waiting or being fetched.")]
-    skipped: Annotated[dict[str, int], describe("URLs that were not requested, by reason; trap: those in quarantine.")]
+    skipped: Annotated[
+        dict[str, int], describe("Number of URLs that were not requested, by reason; `trap` counts quarantined URLs.")
+    ]
     bytes: Annotated[int, describe("Bytes received.")]
     not_modified: Annotated[int, describe("Pages that a server reported as unchanged (304).")]
     bytes_saved: Annotated[int, describe("Bytes not transferred because pages were unchanged.")]
     stayed_empty: Annotated[int, describe("Rendered pages that stayed empty: no links, and hardly any words.")]
-    depth_reached: Annotated[
-        int, describe("Largest `depth` of a page: links on the path that was found first; 1 for an entry of a sitemap.")
-    ]
+    depth_reached: Annotated[int, describe("Largest `depth` of a page of the crawl.")]
     worked_seconds: Annotated[
-        float, describe("Time during which workers ran this crawl; time shared by several workers counts once.")
+        float, describe("Time during which workers ran this crawl; time in which several workers ran it counts once.")
     ]
     config: Annotated[dict[str, Any], describe("Options of the crawl; secrets are masked.", title="Options")]
     node_ids: Annotated[list[str], describe("Nodes that are running the crawl now.")]
@@ -153,7 +155,7 @@ class FailedSeed(Resource, kw_only=True):
     """A seed that returned no page."""
 
     url: Annotated[str, describe("The seed.")]
-    status: Annotated[int | None, describe("HTTP status of its last response; null if there was none.")]
+    status: Annotated[int | None, describe("HTTP status of the last response; null if there was none.")]
     error: Annotated[CrawlError | None, describe("Why there was no response.")]
 
     @classmethod
@@ -166,17 +168,20 @@ class CrawlDetail(Crawl, kw_only=True):
     """A crawl with the hosts it is waiting for and the seeds that failed."""
 
     held_hosts: Annotated[
-        list[HeldHost], describe("Hosts that asked for a pause (429 or 503) and have URLs of this crawl waiting.")
+        list[HeldHost],
+        describe("Hosts that asked for a pause (429 or 503) while URLs of this crawl are waiting for them."),
     ]
     failed_seeds: Annotated[
         list[FailedSeed],
-        describe("All seeds, if the crawl has ended and every seed failed with 4xx, 5xx or no response. Else empty."),
+        describe(
+            "All seeds, if the crawl has ended and every seed failed with 4xx, 5xx or no response; otherwise empty."
+        ),
     ]
     dead_seeds: Annotated[
         list[FailedSeed],
         describe(
-            "The seeds that failed or were skipped, if the crawl has ended and another seed returned a page. "
-            "Of more than 1,000 seeds, only the first 1,000 are looked up."
+            "The seeds that failed or were skipped, if the crawl has ended and at least one seed returned a page. "
+            "Only the first 1,000 seeds are checked."
         ),
     ]
 
@@ -203,10 +208,10 @@ class CrawlRetried(Crawl, kw_only=True):
 
 
 class CrawlRemoval(Resource, kw_only=True):
-    """A removal that continues."""
+    """A crawl removal that is still in progress."""
 
     crawl_id: str
-    removed: Annotated[int, describe("Rows that were removed so far.")]
+    removed: Annotated[int, describe("Number of rows removed so far.")]
 
 
 class HostPoliteness(Resource, kw_only=True):
@@ -214,21 +219,25 @@ class HostPoliteness(Resource, kw_only=True):
 
     origin: Annotated[str, describe("Scheme, host and port.")]
     pages: Annotated[int, describe("Pages fetched from the host.")]
-    requests_per_second: Annotated[float | None, describe("Pages per second of work; null before the first page.")]
+    requests_per_second: Annotated[
+        float | None, describe("Pages per second of crawling time; null before the first page.")
+    ]
     delay_seconds: Annotated[
         float, describe("Delay between requests: our own or the Crawl-delay of robots.txt, whichever is longer.")
     ]
     robots: Annotated[RobotsState | None, describe("The result of the last request for robots.txt; null if unknown.")]
     robots_hash: Annotated[str | None, describe("Content hash of the robots.txt: its version.")]
-    robots_fetched_at: Annotated[Moment | None, describe("When its robots.txt was fetched last.")]
+    robots_fetched_at: Annotated[Moment | None, describe("When the robots.txt was last fetched.")]
     crawl_delay_asked: Annotated[float | None, describe("The `Crawl-delay` in robots.txt.")]
     crawl_delay_honoured: Annotated[
         float, describe("The crawl delay that is applied: the `Crawl-delay` in robots.txt, up to the maximum.")
     ]
     crawl_delay_clamped: Annotated[bool, describe("Whether the `Crawl-delay` is longer than the maximum.")]
-    holds: Annotated[dict[str, int], describe("How often it asked us to wait, by the status of its response.")]
-    hold_seconds: Annotated[float, describe("How long it was not requested because of that.")]
-    held_until: Annotated[Moment | None, describe("Until when it is not requested now.")]
+    holds: Annotated[dict[str, int], describe("How many times the host asked for a pause, by response status.")]
+    hold_seconds: Annotated[float, describe("Total duration of these pauses.")]
+    held_until: Annotated[
+        Moment | None, describe("No request is sent to the host before this time; null if it is not paused.")
+    ]
 
     @classmethod
     def of(cls, receipt: politeness.HostReceipt) -> Self:
@@ -249,14 +258,14 @@ class HostPoliteness(Resource, kw_only=True):
 
 
 class PolitenessReceipt(Resource, kw_only=True):
-    """How a crawl treated its hosts, those with most pages first."""
+    """How a crawl treated its hosts. Hosts with the most pages come first."""
 
     crawl_id: str
     obeys_robots: Annotated[bool, describe("Whether the crawl obeys robots.txt.")]
-    user_agent: Annotated[str, describe("User-Agent header that it sends.")]
+    user_agent: Annotated[str, describe("User-Agent header that the crawl sends.")]
     connections_per_host: Annotated[int, describe("Concurrent requests to one host.")]
     delay_seconds: Annotated[float, describe("Our own delay between requests to one host.")]
-    hosts: Annotated[list[HostPoliteness], describe("Its hosts, at most 200.")]
+    hosts: Annotated[list[HostPoliteness], describe("Hosts of the crawl, max 200.")]
     more_hosts: Annotated[bool, describe("Whether the crawl has more hosts than are listed.")]
 
     example: ClassVar = {
@@ -312,7 +321,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         message("Stop by force"),
         message("The crawl is being stopped; workers that do not stop in time are killed."),
         message("Stop this crawl by force?"),
-        message("Workers that have not stopped after the grace period are killed. What they had in flight is lost."),
+        message("Workers that have not stopped after the grace period are killed. Their pages in flight are lost."),
     ),
     "remove": Verb(
         message("Remove"),

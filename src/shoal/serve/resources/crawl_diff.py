@@ -14,7 +14,7 @@ class Difference(Resource, kw_only=True):
 
     change: Annotated[Change, describe("added, removed or changed for a page; new or fixed for a finding.")]
     url: Annotated[str | None, describe("The page; null for a finding about the whole site.")]
-    field: Annotated[str | None, describe("Field of the page that changed.")]
+    field: Annotated[str | None, describe("The page field that changed.")]
     before: Annotated[str | int | None, describe("Value of the field in the earlier crawl.")]
     after: Annotated[str | int | None, describe("Value of the field in the later crawl.")]
     code: Annotated[str | None, describe("Code of a finding.")]
@@ -22,15 +22,15 @@ class Difference(Resource, kw_only=True):
 
 
 class PageDifferences(Resource, kw_only=True):
-    """How many pages were added, removed or changed."""
+    """The numbers of added, removed and changed pages."""
 
     before: Annotated[int, describe("Pages of the earlier crawl.")]
     after: Annotated[int, describe("Pages of the later crawl.")]
     added: Annotated[int, describe("Pages that only the later crawl has.")]
     removed: Annotated[int, describe("Pages that only the earlier crawl has.")]
-    changed: Annotated[int, describe("Pages that differ in a field.")]
-    unchanged: Annotated[int, describe("Pages that do not differ.")]
-    fields: Annotated[dict[str, int], describe("Number of pages by the field that changed.")]
+    changed: Annotated[int, describe("Pages of both crawls that differ in at least one field.")]
+    unchanged: Annotated[int, describe("Pages of both crawls that do not differ.")]
+    fields: Annotated[dict[str, int], describe("Number of changed pages, by field.")]
 
 
 class CodeDifferences(Resource, kw_only=True):
@@ -40,8 +40,10 @@ class CodeDifferences(Resource, kw_only=True):
     severity: Severity
     new: Annotated[int, describe("Findings that only the later analysis has.")]
     fixed: Annotated[int, describe("Findings that only the earlier analysis has.")]
-    open: Annotated[int, describe("Findings of both analyses.")]
-    complete: Annotated[bool, describe("False if so many were found that not all are stored and compared.")]
+    open: Annotated[int, describe("Findings that both analyses have.")]
+    complete: Annotated[
+        bool, describe("False if there are so many findings that only some of them are stored and compared.")
+    ]
 
 
 class FindingDifferences(Resource, kw_only=True):
@@ -51,8 +53,8 @@ class FindingDifferences(Resource, kw_only=True):
     after: Annotated[str, describe("Analysis of the later crawl.")]
     new: Annotated[int, describe("Findings that only the later analysis has.")]
     fixed: Annotated[int, describe("Findings that only the earlier analysis has.")]
-    open: Annotated[int, describe("Findings of both.")]
-    codes: Annotated[list[CodeDifferences], describe("The finding codes with a difference.")]
+    open: Annotated[int, describe("Findings that both analyses have.")]
+    codes: Annotated[list[CodeDifferences], describe("The finding codes whose findings changed.")]
 
     @classmethod
     def of(cls, found: FindingDiff) -> Self:
@@ -97,7 +99,7 @@ class Differences(Resource, kw_only=True):
 
     @classmethod
     def of(cls, summary: DiffSummary, rows: Iterable[DiffRow]) -> Self:
-        """Show a summary that is complete, with some of its rows."""
+        """Build the resource from a complete summary and some of its rows."""
         found = summary.findings
         return super().of(
             summary,

@@ -15,7 +15,7 @@ RULE_SET: dict[str, Any] = {"fields": {"name": {"css": "h1", "required": True}, 
 
 
 class Group(Resource, kw_only=True):
-    """Page jobs that were created together."""
+    """A group of page jobs that were created together."""
 
     id: Annotated[str, describe("Id of the group.")]
     state: GroupState
@@ -29,7 +29,7 @@ class Group(Resource, kw_only=True):
     finished_at: Moment | None
     crawl_config: Annotated[dict[str, Any], describe("Fetch options; secrets are masked.")]
     rules: Annotated[dict[str, Any] | None, describe("Rule set with the data to extract from each page.")]
-    rule_set: Annotated[dict[str, Any] | None, describe("The same as `rules`.")]
+    rule_set: Annotated[dict[str, Any] | None, describe("Older name of `rules`, with the same value.")]
 
     example: ClassVar = {
         "id": "grp_01hr2v8k3m4n5p6q",
@@ -67,7 +67,7 @@ class ResultError(Resource, kw_only=True):
 
 class ResultMeta(Resource, kw_only=True):
     crawl_duration: Annotated[float | None, describe("Duration of the fetch in seconds.")]
-    error: Annotated[ResultError | None, describe("Why the page could not be fetched, if so.")]
+    error: Annotated[ResultError | None, describe("Why the page could not be fetched, if it failed.")]
     html_hash: Annotated[str | None, describe("Content hash; stable until the page changes.")]
 
 
@@ -79,15 +79,15 @@ class Result(Resource, kw_only=True):
     policy: Annotated[str | None, describe("Policy of the job, if it has one.")]
     attempt: Annotated[int, describe("Epoch of the lease that produced the result.")]
     state: Annotated[JobState, describe("State of the job after this result.")]
-    status: Annotated[Status, describe("`fail` also if the data lacks a required field.")]
+    status: Annotated[Status, describe("Outcome of the fetch; `fail` also if the data lacks a required field.")]
     url: Annotated[str, describe("The requested URL.")]
     final_url: Annotated[str | None, describe("URL after redirects.")]
     http_status: Annotated[int | None, describe("HTTP status of the last response; null if there was none.")]
     data: Annotated[
         Any, describe("Data extracted by the rule set; without one, the title and other fields of the page.")
     ]
-    meta: Annotated[ResultMeta, describe("How the fetch went.")]
-    fetched_at: Annotated[Moment, describe("When it was fetched.")]
+    meta: Annotated[ResultMeta, describe("Duration, error and content hash of the fetch.")]
+    fetched_at: Annotated[Moment, describe("When the page was fetched.")]
 
     example: ClassVar = {
         "job_id": "job_01hr2v8k3m4n5p6q",
@@ -127,7 +127,7 @@ class ResultList(Resource, kw_only=True):
 
     @classmethod
     def of(cls, found: Sequence[StoredResult], following: str | None) -> Self:
-        """List one page of results. They may have megabytes: call it in a thread."""
+        """List one page of results. Call this in a thread, because results may have megabytes."""
         return cls(items=[Result.of(one) for one in found], next=following)
 
 
@@ -135,7 +135,7 @@ class DiffSide(Resource, kw_only=True):
     job_id: str
     status: Annotated[Status, describe("Whether the result is a success.")]
     html_hash: Annotated[str | None, describe("Content hash; stable until the page changes.")]
-    fetched_at: Annotated[Moment, describe("When it was fetched.")]
+    fetched_at: Annotated[Moment, describe("When the page was fetched.")]
 
     example: ClassVar = {
         "job_id": "job_01hr2v8k3m4n5p6q",

@@ -48,21 +48,27 @@ class Job(Resource, kw_only=True):
     state: JobState
     state_reason: str | None
     url: Annotated[str | None, describe("The URL of a page job.")]
-    run_id: Annotated[str | None, describe("Its crawl, analysis or group.")]
-    lane: Annotated[str, describe("The queue in which it waits: shared, or the private one of a node.")]
+    run_id: Annotated[str | None, describe("Crawl, analysis or group that the job belongs to.")]
+    lane: Annotated[str, describe("Queue in which the job waits: `shared`, or the private queue of a node.")]
     capability: Annotated[
-        str, describe("What must be supported to run it: http, js or special; for a scrape, scrape or scrape_js.")
+        str,
+        describe(
+            "Capability that a worker or bot needs to run the job: `http`, `js` or `special`; for a "
+            "scrape, `scrape` or `scrape_js`."
+        ),
     ]
     priority: int
     scopes: Annotated[list[str], describe("Quota keys that the job counts against.")]
-    dedupe_key: Annotated[str | None, describe("No other job with this key is created while this one waits or runs.")]
+    dedupe_key: Annotated[str | None, describe("No second job with this key is created while this job waits or runs.")]
     attempts: Annotated[int, describe("Number of failed attempts.")]
-    max_attempts: Annotated[int, describe("Number of attempts after which it fails.")]
-    crash_count: Annotated[int, describe("Workers lost while running it, since it last made progress.")]
-    lease_epoch: Annotated[int, describe("Number of its current or last lease.")]
+    max_attempts: Annotated[int, describe("Number of failed attempts after which the job fails.")]
+    crash_count: Annotated[
+        int, describe("Number of workers that were lost while they ran the job, since it last made progress.")
+    ]
+    lease_epoch: Annotated[int, describe("Number of the current or last lease.")]
     locked_by: Annotated[str | None, describe("Lease holder: a worker process, or a bot as `bot/TOKEN/NAME`.")]
     locked_at: Annotated[Moment | None, describe("Start of the current lease.")]
-    lease_until: Annotated[Moment | None, describe("When the lease expires without a heartbeat.")]
+    lease_until: Annotated[Moment | None, describe("When the lease expires, unless a heartbeat renews it.")]
     not_before: Annotated[Moment, describe("The job is not leased before this time.")]
     error: Annotated[str | None, describe("Error of the last attempt, if it failed.")]
     created_at: Moment
@@ -95,7 +101,7 @@ class Job(Resource, kw_only=True):
 
     @classmethod
     def of(cls, job: queue.Job, **more: Any) -> Self:
-        """Show a job. Of its payload only the URL is shown, because headers may hold secrets."""
+        """Build the resource from a job. Of its payload, only the URL is shown, because headers may contain secrets."""
         holder = job.lease_holder
         return super().of(
             job,
@@ -129,7 +135,9 @@ class JobExplained(Resource, kw_only=True):
     state: JobState
     reason: Annotated[str, describe("Stable name of the reason.")]
     explanation: Annotated[str, describe("The reason in one sentence.")]
-    capability: Annotated[str, describe("What a worker or bot must support to run it: http, js or special.")]
+    capability: Annotated[
+        str, describe("Capability that a worker or bot needs to run the job: `http`, `js` or `special`.")
+    ]
 
     example: ClassVar = {
         "job_id": Job.example["id"],
@@ -141,7 +149,7 @@ class JobExplained(Resource, kw_only=True):
 
     @classmethod
     def with_facts(cls, found: JobExplanation) -> dict[str, Any]:
-        """Return its fields with the facts behind them."""
+        """Return the fields of the explanation with the details of its reason."""
         explained = cls.of(found, found.job, job_id=found.job.id, explanation=str(found.sentence))
         parts = found.job.priority_parts
         return asdict(explained) | found.facts | ({"priority_parts": parts} if parts else {})
@@ -160,7 +168,7 @@ class Quota(Resource, kw_only=True):
 
     scope: Annotated[str, describe("The quota key, such as `project:NAME`.")]
     limit: Annotated[int, describe("Maximum number of jobs that run at the same time.")]
-    most: Annotated[int, describe("The same as `limit`.")]
+    most: Annotated[int, describe("Older name of `limit`, with the same value.")]
     locked: Annotated[int, describe("Jobs that are running.")]
     parked: Annotated[int, describe("Jobs that wait for the quota.")]
 
@@ -182,9 +190,11 @@ VERBS: Final[Mapping[str, Verb]] = {
     "retry": Verb(message("Retry"), message("The job waits for a worker again, with all its attempts.")),
     "cancel": Verb(
         message("Cancel the job"),
-        message("The job was cancelled; a result that arrives later is refused."),
+        message("The job was cancelled; later results will be rejected."),
         message("Cancel this job?"),
-        message("It takes effect immediately. If a worker is running the job, the result will be rejected."),
+        message(
+            "The cancellation takes effect immediately. If a worker is running the job, its result will be rejected."
+        ),
     ),
 }
 DEAD_LETTER_VERBS: Final[Mapping[str, Verb]] = {
@@ -198,4 +208,4 @@ DEAD_LETTER_VERBS: Final[Mapping[str, Verb]] = {
         scope=TokenScope.ADMIN,
     ),
 }
-"""What may be done with all dead letters that match a search."""
+"""The actions on all dead letters that match a search."""

@@ -1,4 +1,4 @@
-"""Nodes, the commands for them, and why they get jobs."""
+"""Nodes, the commands for them, and the reasons why they get jobs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,8 +16,8 @@ class HealthParts(Resource, kw_only=True):
     """The parts of a health score, each from 0 to 1; the weights are 0.4, 0.3, 0.2 and 0.1."""
 
     success: Annotated[float, describe("Success rate of recent tasks; 1 before the first one.")]
-    load: Annotated[float, describe("Share of free slots, of the busier kind (runs or page jobs).")]
-    latency: Annotated[float, describe("1 at no latency, 0 at 300 s or more.")]
+    load: Annotated[float, describe("Share of free slots, for the busier of the two kinds (runs or page jobs).")]
+    latency: Annotated[float, describe("1 if recent tasks took no time, 0 if they took 300 s or more on average.")]
     depth: Annotated[float, describe("1 if the lane is empty, 0 if 20 or more jobs wait in it.")]
 
     @classmethod
@@ -26,8 +26,8 @@ class HealthParts(Resource, kw_only=True):
 
 
 class DesiredState(Resource, kw_only=True):
-    """The state and limits that operators have set for a node. They also apply after a restart; null: as the node was
-    started."""
+    """The state and limits that operators have set for a node. They also apply after a restart. If a value is null, the
+    node uses the value it was started with."""
 
     state: Annotated[str, describe("connected, paused or drained.")]
     reason: Annotated[str, describe("Reason that the operator gave.")]
@@ -37,38 +37,40 @@ class DesiredState(Resource, kw_only=True):
 
 
 class Node(Resource, kw_only=True):
-    """A worker with a control plane, as it reported itself last."""
+    """A worker connected to a control plane, with the values it last reported."""
 
     id: Annotated[str, describe("Name of the node.")]
     state: NodeState
-    health_score: Annotated[float, describe("Weighted sum of the parts; 0 while it is draining.")]
+    health_score: Annotated[float, describe("Weighted sum of the parts; 0 while the node is draining.")]
     health: Annotated[HealthParts, describe("The parts of the health score.")]
-    max_concurrency: Annotated[int, describe("Crawls and analyses that it runs at the same time.")]
-    active_tasks: Annotated[int, describe("Crawls and analyses that it runs now.")]
-    page_slots: Annotated[int, describe("Page jobs that it runs at the same time.")]
-    active_pages: Annotated[int, describe("Page jobs that it holds now.")]
-    queue_depth: Annotated[int, describe("Jobs that wait in its private lane.")]
+    max_concurrency: Annotated[int, describe("Maximum number of crawls and analyses at the same time.")]
+    active_tasks: Annotated[int, describe("Crawls and analyses that the node is running now.")]
+    page_slots: Annotated[int, describe("Maximum number of page jobs at the same time.")]
+    active_pages: Annotated[int, describe("Page jobs that the node holds now.")]
+    queue_depth: Annotated[int, describe("Jobs that wait in the private lane (queue) of the node.")]
     success_rate: Annotated[float, describe("Share of recent tasks that succeeded.")]
     avg_latency_seconds: Annotated[float, describe("Average duration of recent tasks, in seconds.")]
-    rate_limit: Annotated[float | None, describe("Pages per second; null: unlimited.")]
-    is_proxy_mode: Annotated[bool, describe("Whether it has proxies.")]
+    rate_limit: Annotated[float | None, describe("Maximum number of pages per second; null: unlimited.")]
+    is_proxy_mode: Annotated[bool, describe("Whether the node has proxies.")]
     capabilities: Annotated[list[str], describe("Capabilities of the node; `js` if it can render pages.")]
     cpu_percent: Annotated[float, describe("CPU use of the node and its child processes, in percent of one core.")]
-    memory_bytes: Annotated[int, describe("Memory of the node and its child processes.")]
-    browsers: Annotated[int, describe("Browsers that run on it.")]
+    memory_bytes: Annotated[int, describe("Memory use of the node and its child processes.")]
+    browsers: Annotated[int, describe("Browsers that run on the node.")]
     browser_pages: Annotated[int, describe("Pages in these browsers.")]
-    browser_slots: Annotated[int, describe("Pages that it renders at the same time; 0 if it cannot render.")]
-    uptime_seconds: Annotated[int, describe("Seconds since its start.")]
-    total_processed: Annotated[int, describe("Tasks since its start.")]
-    version: Annotated[str, describe("Version of Shoal that it runs.")]
-    address: Annotated[str, describe("IP address from which it connected.")]
-    controller: Annotated[str | None, describe("Controller that has its session; null without a session.")]
-    session_epoch: Annotated[int, describe("Number of its session; rises with each one.")]
-    connected_at: Annotated[Moment, describe("Start of its session.")]
+    browser_slots: Annotated[
+        int, describe("Maximum number of pages that the node renders at the same time; 0 if it cannot render.")
+    ]
+    uptime_seconds: Annotated[int, describe("Seconds since the start of the node.")]
+    total_processed: Annotated[int, describe("Number of tasks since the start of the node.")]
+    version: Annotated[str, describe("Version of Shoal that the node runs.")]
+    address: Annotated[str, describe("IP address from which the node connected.")]
+    controller: Annotated[str | None, describe("Controller that the node is connected to; null without a session.")]
+    session_epoch: Annotated[int, describe("Session number; it rises with each new session.")]
+    connected_at: Annotated[Moment, describe("Start of the session.")]
     heartbeat_at: Annotated[Moment, describe("Time of its last heartbeat.")]
-    lost_at: Annotated[Moment | None, describe("When it was declared lost, if it was.")]
+    lost_at: Annotated[Moment | None, describe("When the node was declared lost, if it was.")]
     desired: Annotated[DesiredState, describe("The state and limits that operators have set.")]
-    wish: Annotated[DesiredState, describe("The same as `desired`, under its older name.")]
+    wish: Annotated[DesiredState, describe("Older name of `desired`, with the same value.")]
 
     example: ClassVar = {
         "id": "crawler-1",
@@ -149,10 +151,10 @@ class NodeCommand(Resource, kw_only=True):
     page_slots: Annotated[int | None, describe("Page jobs to run at the same time, for `config_update`.")]
     rate_limit: Annotated[float | None, describe("Pages per second; 0: unlimited.")]
     state: Annotated[CommandState, describe("State of the command; `applied` once the node has acknowledged it.")]
-    detail: Annotated[str, describe("The response of the node.")]
-    created_by: Annotated[str, describe("Id of the token that sent it, or `local`.")]
+    detail: Annotated[str, describe("Result that the node reported.")]
+    created_by: Annotated[str, describe("Id of the token that sent the command, or `local`.")]
     created_at: Moment
-    sent_at: Annotated[Moment | None, describe("When it was sent to the node.")]
+    sent_at: Annotated[Moment | None, describe("When the command was sent to the node.")]
     ended_at: Annotated[Moment | None, describe("When the command reached its final state.")]
 
     example: ClassVar = {
@@ -189,7 +191,7 @@ class NodeDetail(Node, kw_only=True):
     """A node with the leases it holds and its newest commands."""
 
     held_leases: Annotated[list[HeldLease], describe("Jobs that the node holds.")]
-    commands: Annotated[list[NodeCommand], describe("Its newest commands, newest first.")]
+    commands: Annotated[list[NodeCommand], describe("The newest commands to the node, newest first.")]
 
     example: ClassVar = Node.example | {
         "held_leases": [{"job_id": "job_01hr2v8k3m4n5p6q", "epoch": 1}],
@@ -206,20 +208,22 @@ class NodeDetail(Node, kw_only=True):
 
 
 class NodeExplained(Resource, kw_only=True):
-    """Why a node gets jobs, or why it gets none."""
+    """The reason why a node gets jobs, or why it gets none."""
 
     node_id: str
     state: NodeState
     reason: Annotated[str, describe("Stable name of the reason.")]
     explanation: Annotated[str, describe("The reason in one sentence.")]
-    score: Annotated[float, describe("Its health score.")]
-    parts: Annotated[HealthParts, describe("The parts of the score with their weights: they add up to it.")]
-    dispatch_share: Annotated[float, describe("Share of new jobs that it gets, while it is not full.")]
-    rank: Annotated[int | None, describe("Its rank among the healthy nodes, by score; null if it is not one of them.")]
+    score: Annotated[float, describe("Health score of the node.")]
+    parts: Annotated[HealthParts, describe("The weighted parts of the health score; they add up to it.")]
+    dispatch_share: Annotated[float, describe("Share of new jobs that the node gets while it has free slots.")]
+    rank: Annotated[
+        int | None, describe("Rank of the node among the healthy nodes, by score; null if it is not healthy.")
+    ]
     healthy_nodes: Annotated[int, describe("Number of healthy nodes.")]
-    waiting_runs: Annotated[int, describe("Crawls and analyses in its lane.")]
-    waiting_pages: Annotated[int, describe("Page jobs in its lane.")]
-    waiting_browser_pages: Annotated[int, describe("Page jobs in its lane that need a browser.")]
+    waiting_runs: Annotated[int, describe("Crawls and analyses in the lane of the node.")]
+    waiting_pages: Annotated[int, describe("Page jobs in the lane of the node.")]
+    waiting_browser_pages: Annotated[int, describe("Page jobs in the lane of the node that need a browser.")]
 
     example: ClassVar = {
         "node_id": "crawler-1",
@@ -253,7 +257,7 @@ class NodeExplained(Resource, kw_only=True):
         )
 
 
-_GIVEN: Final = message("The command was given; the node acknowledges it below.")
+_GIVEN: Final = message("The command was stored. The list below shows when the node has acknowledged it.")
 VERBS: Final[Mapping[str, Verb]] = {
     "pause": Verb(message("Pause"), _GIVEN),
     "resume": Verb(message("Resume"), _GIVEN),
@@ -261,7 +265,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         message("Drain"),
         _GIVEN,
         message("Drain this node?"),
-        message("It hands its crawls back and takes nothing until somebody resumes it."),
+        message("The node returns its crawls to the queue and accepts no jobs until it is resumed."),
     ),
     "restart_browser": Verb(message("Restart the browser"), _GIVEN),
     "config_update": Verb(message("Change its limits"), _GIVEN),
@@ -270,6 +274,6 @@ VERBS: Final[Mapping[str, Verb]] = {
 
 
 def given_to_all(name: str) -> Verb:
-    """Return a command to all nodes, which is confirmed."""
+    """Return the verb for a command to all nodes, with a confirmation question."""
     verb = VERBS[name]
-    return replace(verb, question=message("Give every node this command?"), explanation=verb.label)
+    return replace(verb, question=message("Send this command to every node?"), explanation=verb.label)

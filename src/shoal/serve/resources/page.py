@@ -1,4 +1,5 @@
-"""What a crawl collects: pages, traps, journal entries, and why a URL was fetched or not."""
+"""The data that a crawl collects: pages, links, traps, journal entries, and the reasons why URLs were fetched or
+not."""
 
 from typing import Annotated, Any, ClassVar, Self
 
@@ -23,14 +24,19 @@ class PageError(Resource, kw_only=True):
 
 
 class PageRecord(Resource, kw_only=True):
-    """What was found at one URL."""
+    """The data found at one URL."""
 
-    crawl_id: Annotated[str | None, describe("Crawl that fetched it; null for a scrape.")]
+    crawl_id: Annotated[str | None, describe("Crawl that fetched the URL; null for a scrape.")]
     url: Annotated[str, describe("The requested URL.")]
     final_url: Annotated[str | None, describe("URL after redirects.")]
     status: Annotated[int | None, describe("HTTP status of the last response; null if there was none.")]
-    depth: Annotated[int, describe("Number of links on the path that was found first; 1 for an entry of a sitemap.")]
-    parent: Annotated[str | None, describe("The page on which the URL was found first.")]
+    depth: Annotated[
+        int,
+        describe(
+            "Number of links on the path from a seed by which the page was first found; 1 for a URL from a sitemap."
+        ),
+    ]
+    parent: Annotated[str | None, describe("The page on which the URL was first found.")]
     content_type: Annotated[str | None, describe("The Content-Type header as sent.")]
     encoding: Annotated[str | None, describe("Character encoding that was used to decode the page.")]
     bytes: Annotated[int, describe("Size of the body as sent, before content decoding.")]
@@ -42,18 +48,22 @@ class PageRecord(Resource, kw_only=True):
     h1: Annotated[str | None, describe("First heading of level 1.")]
     word_count: Annotated[int | None, describe("Number of words in the visible text.")]
     content_hash: Annotated[str | None, describe("Content hash of the decoded body.")]
-    links_internal: Annotated[int | None, describe("Number of distinct pages in scope that it links to.")]
-    links_external: Annotated[int | None, describe("Number of distinct pages out of scope that it links to.")]
+    links_internal: Annotated[int | None, describe("Number of distinct pages in scope that the page links to.")]
+    links_external: Annotated[int | None, describe("Number of distinct pages out of scope that the page links to.")]
     redirects: Annotated[list[Redirect], describe("The redirects, in order.")]
-    fetched_at: Annotated[Moment, describe("When it was fetched.")]
+    fetched_at: Annotated[Moment, describe("When the page was fetched.")]
     duration_ms: Annotated[float | None, describe("Duration of the last request in milliseconds.")]
     attempt: Annotated[int, describe("Number of this attempt.")]
     rendered: Annotated[bool, describe("Whether a browser rendered the page.")]
     render_wait: Annotated[
         pages.RenderWait | None,
-        describe("How the wait for the rendered page ended: it settled, the selector matched, or its time was up."),
+        describe(
+            "How the wait for the rendered page ended: the page settled, the selector matched, or the time was up."
+        ),
     ]
-    error: Annotated[PageError | None, describe("What went wrong; a page can have both a status and an error.")]
+    error: Annotated[
+        PageError | None, describe("The error, if there was one; a page can have both a status and an error.")
+    ]
     data: Annotated[dict[str, Any] | None, describe("Data extracted by the rule set.")]
 
     example: ClassVar = {
@@ -111,15 +121,17 @@ class PageLink(Resource, kw_only=True, rename={"source": "from", "target": "to"}
     """A link from a page to a URL."""
 
     source: Annotated[str, describe("URL of the page, as in its record.")]
-    target: Annotated[str, describe("Canonical URL that it links to.")]
+    target: Annotated[str, describe("Canonical form of the URL that the page links to.")]
     text: Annotated[
         str | None, describe("Text of the link or of the image in it; null if the crawl does not store it.")
     ]
     rel: Annotated[str | None, describe("The attribute `rel`; null if the crawl does not store it.")]
     nofollow: Annotated[bool, describe("Whether the link, or its whole page, is marked nofollow.")]
     kind: Annotated[str | None, describe("Kind of the link; null if the crawl does not store it.")]
-    status: Annotated[int | None, describe("Status of the target's page record; null if it has none.")]
-    error: Annotated[str | None, describe("Error code of the target's page record, if it has one.")]
+    status: Annotated[
+        int | None, describe("Status in the page record of the target; null if the target has no record or no status.")
+    ]
+    error: Annotated[str | None, describe("Error code in the page record of the target, if there is one.")]
 
     example: ClassVar = {
         "from": "https://example.com/",
@@ -146,7 +158,7 @@ class Trap(Resource, kw_only=True):
 
     pattern: Annotated[str, describe("The URL pattern.")]
     state: TrapState
-    sample: Annotated[str, describe("One of its URLs.")]
+    sample: Annotated[str, describe("A URL that matches the pattern.")]
     count: Annotated[int, describe("Number of quarantined URLs.")]
 
     example: ClassVar = {
@@ -180,7 +192,7 @@ class JournalEntry(Resource, kw_only=True):
     timestamp: Annotated[Moment, describe("When it happened.")]
     level: Annotated[str, describe("info, warning or error.")]
     event: Annotated[str, describe("Stable name of the event.")]
-    msg: Annotated[str, describe("Message for people.")]
+    msg: Annotated[str, describe("Human-readable message.")]
     crawl_id: str
     number: Annotated[int, describe("Position in the journal.")]
 
@@ -221,5 +233,5 @@ class UrlExplained(Resource, kw_only=True):
 
     @classmethod
     def with_facts(cls, crawl_id: str, found: UrlExplanation) -> dict[str, Any]:
-        """Return its fields with the facts behind them."""
+        """Return the fields of the explanation with the details of its reason."""
         return asdict(cls.of(found, crawl_id=crawl_id, explanation=str(found.sentence))) | found.facts

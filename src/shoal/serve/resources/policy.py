@@ -1,4 +1,4 @@
-"""Policies, and what raises the priority of their jobs."""
+"""Policies, and the signals and rules that change the priority of their jobs."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Self
@@ -21,42 +21,52 @@ POLICY_FORM: dict[str, Any] = {
 
 class Freshness(Resource, kw_only=True):
     age_seconds: Annotated[int | None, describe("Seconds since the last success; null if there was none.")]
-    stale: Annotated[bool, describe("The last success is older than the frequency, or than the last cron time.")]
+    stale: Annotated[
+        bool,
+        describe("Whether the last success is older than one interval of the frequency, or than the last cron time."),
+    ]
 
 
 class Policy(Resource, kw_only=True):
     """A policy and its status."""
 
     id: Annotated[str, describe("Id of the policy.")]
-    url: Annotated[str | None, describe("Page to fetch; null for a site.")]
-    seeds: Annotated[list[str], describe("URLs from which a site is crawled; empty for a page.")]
-    frequency: Annotated[str | None, describe("Interval between runs; null with cron.")]
-    cron: Annotated[str | None, describe("Schedule as a cron expression; null with a frequency.")]
-    timezone: Annotated[str, describe("Time zone of cron and windows.")]
+    url: Annotated[str | None, describe("Page to fetch; null if the policy crawls a site.")]
+    seeds: Annotated[list[str], describe("URLs from which a site is crawled; empty if the policy fetches one page.")]
+    frequency: Annotated[str | None, describe("Interval between runs; null if `cron` is set.")]
+    cron: Annotated[str | None, describe("Schedule as a cron expression; null if `frequency` is set.")]
+    timezone: Annotated[str, describe("Time zone of `cron` and `windows`.")]
     windows: Annotated[list[str], describe("Time windows in which runs may start.")]
     jitter: Annotated[str, describe("Maximum random delay of each run.")]
     priority_base: Annotated[int, describe("Base priority from 0 to 100; higher runs first.")]
     crawl_config: Annotated[dict[str, Any], describe("Fetch or crawl options; secrets are masked.")]
     rules: Annotated[dict[str, Any] | None, describe("Rule set with the data to extract from each page.")]
-    rule_set: Annotated[dict[str, Any] | None, describe("The same as `rules`.")]
-    lock_ttl: Annotated[str, describe("Lease duration of a bot's job without a heartbeat.")]
+    rule_set: Annotated[dict[str, Any] | None, describe("Older name of `rules`, with the same value.")]
+    lock_ttl: Annotated[str, describe("Time after which the lease of a bot expires without a heartbeat.")]
     retries: Annotated[int, describe("Maximum number of retries.")]
-    max_retry: Annotated[int, describe("The same as `retries`.")]
+    max_retry: Annotated[int, describe("Older name of `retries`, with the same value.")]
     queue: Annotated[
-        str | None, describe("Capability that a bot or worker needs: http, js or special; null: the default.")
+        str | None,
+        describe(
+            "Capability that a bot or worker needs: `http`, `js` or `special`. If null, it is `js` "
+            "for pages that need a browser, and `http` otherwise."
+        ),
     ]
     overlap: Annotated[
-        str, describe("What to do when a run is due while the last one is still active: skip, queue or replace.")
+        str,
+        describe("What to do when a run is due while the previous run is still active: `skip`, `queue` or `replace`."),
     ]
     adaptive: Annotated[dict[str, str] | None, describe("Bounds of the adaptive frequency.")]
     not_after: Annotated[Moment | None, describe("No run starts after this time.")]
     labels: dict[str, str]
     project: str
-    enabled: Annotated[bool, describe("Whether its runs are scheduled.")]
-    next_run_at: Annotated[Moment | None, describe("Null if the policy is disabled or has ended.")]
+    enabled: Annotated[bool, describe("Whether runs of the policy are scheduled.")]
+    next_run_at: Annotated[
+        Moment | None, describe("Time of the next run; null if the policy is disabled or has ended.")
+    ]
     last_run_at: Annotated[Moment | None, describe("Time of the last run.")]
     last_success_at: Annotated[Moment | None, describe("Time of the last success.")]
-    live_job_id: Annotated[str | None, describe("The page job that is waiting or running.")]
+    live_job_id: Annotated[str | None, describe("The page job of this policy that is waiting or running.")]
     last_crawl_id: Annotated[str | None, describe("The last crawl of a site policy.")]
     freshness: Annotated[Freshness, describe("Age of the last success.")]
     created_at: Moment
@@ -91,7 +101,7 @@ class Policy(Resource, kw_only=True):
 
     @classmethod
     def of(cls, policy: plan.Policy, now: int) -> Self:
-        """Show a policy without secrets; its freshness is as of `now`, in store time."""
+        """Build the resource from a policy, without secrets. The freshness is computed for `now`, in store time."""
         form, last = policy.form, policy.last_success_at
         shown = form.plain() | {
             "crawl_config": plan.shown_options(form.crawl_config),
@@ -114,9 +124,11 @@ class PolicyList(Resource, kw_only=True):
 class PolicyRun(Resource, kw_only=True):
     """The job or crawl of a policy that was run now."""
 
-    job_id: Annotated[str | None, describe("The job, for a page policy.")]
-    crawl_id: Annotated[str | None, describe("The crawl, for a site policy.")]
-    duplicate: Annotated[bool, describe("True if the policy was already running; the id is that of the active run.")]
+    job_id: Annotated[str | None, describe("The job, if the policy fetches one page.")]
+    crawl_id: Annotated[str | None, describe("The crawl, if the policy crawls a site.")]
+    duplicate: Annotated[
+        bool, describe("True if the policy was already running; then the id is that of the active run.")
+    ]
 
 
 class Boost(Resource, kw_only=True):
@@ -131,9 +143,9 @@ class PriorityRule(Resource, kw_only=True):
     """A rule that contributes to the priority of a policy's jobs."""
 
     fact: Annotated[str, describe("Input of the rule: importance, staleness, error_rate, signal or overdue_seconds.")]
-    per: Annotated[float, describe("Points per unit of the fact.")]
-    limit: Annotated[float, describe("Maximum points this rule may add or subtract.")]
-    most: Annotated[float, describe("The same as `limit`.")]
+    per: Annotated[float, describe("Points per unit of `fact`.")]
+    limit: Annotated[float, describe("Maximum number of points that this rule may add or subtract.")]
+    most: Annotated[float, describe("Older name of `limit`, with the same value.")]
 
     @classmethod
     def of(cls, rule: StoredRule) -> Self:
@@ -146,7 +158,7 @@ class PriorityRuleList(Resource, kw_only=True):
 
 class InvalidLine(Resource, kw_only=True):
     line: Annotated[int, describe("Line number.")]
-    problem: Annotated[str, describe("What is wrong with it.")]
+    problem: Annotated[str, describe("What is wrong with the line.")]
 
 
 class PoliciesImported(Resource, kw_only=True):

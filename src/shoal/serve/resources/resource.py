@@ -1,4 +1,4 @@
-"""The base of the structs that endpoints return, what people may do with a resource, and what several structs use."""
+"""The base class of the structs that endpoints return, the actions on resources, and shared types."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ from shoal.base.request_form import describe
 
 Moment = Annotated[datetime, Meta(tz=True)]
 NextPage = Annotated[str | None, describe("Cursor of the next page; null on the last page.")]
-NextLater = Annotated[str | None, describe("Cursor of what follows; null once nothing more can follow.")]
+NextLater = Annotated[str | None, describe("Cursor for the items that follow; null once no more can follow.")]
 
 
 class Resource(Struct, kw_only=True):
     """A response, or a part of one. Most resources are named after the value that they show."""
 
-    example: ClassVar[Any] = None  # the example of an endpoint that returns it
-    open_fields: ClassVar[bool] = False  # whether it may be returned with further fields
+    example: ClassVar[Any] = None  # example response of the endpoints that return this resource
+    open_fields: ClassVar[bool] = False  # whether a response may add further fields
 
     @classmethod
     def of(cls, *values: Any, **given: Any) -> Self:
-        """Show these values: a field that is not given is copied from the first value with an attribute of its name; a
-        stored time becomes a moment. A subclass gives the fields that differ."""
+        """Build the resource from these values. A field that is not passed is copied from the first value that has an
+        attribute of this name; a stored time becomes a moment. Subclasses pass the fields that differ."""
         key = (cls, *map(type, values), *given)
         plan = _PLANS.get(key) or _PLANS.setdefault(key, _plan(cls, values, given))
         for place, name, is_time in plan:
@@ -38,8 +38,8 @@ _PLANS: dict[tuple[object, ...], list[tuple[int, str, bool]]] = {}
 
 
 def _plan(kind: type[Resource], values: Sequence[object], given: dict[str, Any]) -> list[tuple[int, str, bool]]:
-    """Return which fields are copied: from which value, by which name, and whether it is a time. A field that no value
-    has needs a default."""
+    """List the fields to copy: the position of the value, the field name, and whether the field is a time. A field that
+    no value has needs a default."""
     hints = get_type_hints(kind)
     return [
         (place, name, hints[name] in (datetime, datetime | None))
@@ -50,7 +50,7 @@ def _plan(kind: type[Resource], values: Sequence[object], given: dict[str, Any])
 
 
 class CrawlError(Resource, kw_only=True):
-    """Why a crawl, an analysis or a seed failed."""
+    """The error with which a crawl, an analysis or a seed failed."""
 
     code: Annotated[str | None, describe("Stable code of the error, if it has one.")]
     message: Annotated[str, describe("The error in one sentence.")]
@@ -58,8 +58,8 @@ class CrawlError(Resource, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """An action on a resource: the label of its button, the sentence after it and, if it must be confirmed first, the
-    question and the consequence. `message` marks these texts, so they are translated."""
+    """An action on a resource: the label of its button, the sentence shown afterwards and, if the action must be
+    confirmed first, the question and its explanation. `message` marks these texts for translation."""
 
     label: str
     done: str = ""

@@ -12,29 +12,27 @@ from shoal.serve.resources.resource import Resource
 
 
 class Scrape(Resource, kw_only=True):
-    """One page and its content, or why there is none yet."""
+    """One page and its content, or the reason why there is no content yet."""
 
-    id: Annotated[str, describe("Id of the scrape, and of its page job.")]
+    id: Annotated[str, describe("Id of the scrape; its page job has the same id.")]
     state: JobState
     explanation: Annotated[
         str | None,
-        describe(
-            "A sentence that explains why there is no result yet, or no result at all; null if there is a result."
-        ),
+        describe("A sentence that explains why there is no result (yet); null if there is a result."),
     ]
     page: Annotated[
         PageRecord | None,
-        describe("Record of the page; it has an `error` if the page could not be fetched. Null without a result."),
+        describe("Record of the page, with an `error` if the page could not be fetched; null if there is no result."),
     ]
     content: Annotated[
         dict[str, Any],
         describe(
-            "Content by format: text, for `links` a list of {url, text, rel, nofollow, kind}, for `json` the page "
-            "record, for `screenshot` a PNG in base64. Empty without a response."
+            "Content by format. `links` is a list of {url, text, rel, nofollow, kind}, `json` the page record, and "
+            "`screenshot` a PNG image in base64; other formats are text. Empty if there was no response."
         ),
     ]
     is_cut: Annotated[
-        bool, describe("Whether the page was too long to be read as a whole, so that its content is incomplete.")
+        bool, describe("Whether the content is incomplete because the page was too long to be read as a whole.")
     ]
 
     example: ClassVar = {
@@ -51,7 +49,7 @@ class Scrape(Resource, kw_only=True):
 
     @classmethod
     def written(cls, scrape: scrapes.Scrape) -> bytes:
-        """Return a scrape as JSON. Its result, which may have megabytes, has this form already."""
+        """Return a scrape as JSON. Its result, which may have megabytes, is stored as JSON and copied unchanged."""
         head = orjson.dumps({"id": scrape.id, "state": scrape.state, "explanation": scrape.explanation})
         result = scrape.result or orjson.dumps({"page": None, "content": {}, "is_cut": False})
         return head[:-1] + b"," + result[1:]

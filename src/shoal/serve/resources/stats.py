@@ -16,13 +16,13 @@ class Hour(Resource, kw_only=True):
 
     hour: Annotated[Moment, describe("Start of the hour.")]
     created: Annotated[int, describe("Jobs created.")]
-    done: Annotated[int, describe("Jobs finished successfully.")]
+    done: Annotated[int, describe("Jobs that succeeded.")]
     failed: Annotated[int, describe("Jobs that failed.")]
-    expired: Annotated[int, describe("Dead letters: jobs that lost their worker or bot too often.")]
+    expired: Annotated[int, describe("Dead letters: jobs that lost their worker or bot too many times.")]
     retried: Annotated[int, describe("Attempts that were followed by a retry.")]
     lost: Annotated[int, describe("Leases that expired because their worker or bot was lost.")]
-    retry_rate: Annotated[float | None, describe("Share of finished attempts that are retried.")]
-    average_seconds: Annotated[float | None, describe("Average duration of a page job's fetch.")]
+    retry_rate: Annotated[float | None, describe("Share of finished attempts that were followed by a retry.")]
+    average_seconds: Annotated[float | None, describe("Average duration of page fetches in seconds.")]
     bots: Annotated[int, describe("Number of bots that asked for jobs.")]
 
     @classmethod
@@ -32,15 +32,20 @@ class Hour(Resource, kw_only=True):
 
 
 class BackPressure(Resource, kw_only=True):
-    """Back-pressure: new jobs are held back while the fleet is busy."""
+    """State of the back-pressure, which delays new jobs while the fleet is busy."""
 
-    slots: Annotated[str, describe("runs or pages: the two kinds of slots that nodes have.")]
+    slots: Annotated[str, describe("Kind of slots: `runs` (crawls and analyses) or `pages` (page jobs).")]
     load: Annotated[
         float | None,
         describe("Load: running jobs plus jobs in private lanes, divided by twice the slots; null without nodes."),
     ]
-    held: Annotated[bool, describe("No jobs are created for policies, and batches are refused.")]
-    reason: Annotated[str | None, describe("Why new jobs are held back, if they are.")]
+    held: Annotated[
+        bool,
+        describe(
+            "Whether new jobs are delayed: no jobs are created for policies, and batches of page jobs are rejected."
+        ),
+    ]
+    reason: Annotated[str | None, describe("Why new jobs are delayed, if they are.")]
 
     @classmethod
     def of(cls, status: PressureStatus) -> Self:
@@ -54,9 +59,11 @@ class Stats(Resource, kw_only=True):
     crawls: Annotated[dict[str, int], describe("Number of crawls by state.")]
     jobs: Annotated[dict[str, dict[str, int]], describe("Number of jobs by kind and state.")]
     at: Annotated[Moment, describe("When crawls and jobs were counted.")]
-    hours: Annotated[list[Hour], describe("Newest first; hours without activity are omitted.")]
+    hours: Annotated[list[Hour], describe("Statistics by hour, newest first; hours without activity are omitted.")]
     bots: Annotated[list[BotSeen], describe("Up to 100 bots that asked for jobs in these hours, latest first.")]
-    back_pressure: Annotated[list[BackPressure], describe("Empty without a control plane.")]
+    back_pressure: Annotated[
+        list[BackPressure], describe("Back-pressure by kind of slots; empty without a control plane.")
+    ]
 
     example: ClassVar = {
         "crawls": {"completed": 12, "running": 2},
@@ -106,6 +113,6 @@ class Readiness(Resource, kw_only=True):
     """Readiness of the process. `bodies` is present while the body store is full."""
 
     status: Annotated[str, describe("`ok` or `unavailable`.")]
-    store: Annotated[str, describe("`ok`, or the code of its error.")]
+    store: Annotated[str, describe("`ok`, or the error code of the store.")]
     bodies: Annotated[str | UnsetType, describe("`storage_full` while the body store is full.")] = UNSET
-    detail: Annotated[str | UnsetType, describe("What is wrong or degraded.")] = UNSET
+    detail: Annotated[str | UnsetType, describe("Explanation, if something is unavailable or degraded.")] = UNSET

@@ -16,15 +16,15 @@ class Token(Resource, kw_only=True):
     """An API token, without its secret."""
 
     id: Annotated[str, describe("Id of the token, which is not a secret.")]
-    name: Annotated[str, describe("Name for people.")]
+    name: Annotated[str, describe("Descriptive name.")]
     state: Annotated[str, describe("valid, expired or revoked.")]
-    scopes: Annotated[list[TokenScope], describe("What the token may do.")]
-    node_id: Annotated[str | None, describe("Node that may use the token, for the scope node.")]
+    scopes: Annotated[list[TokenScope], describe("Scopes of the token: the kinds of requests that it allows.")]
+    node_id: Annotated[str | None, describe("The only node that may use the token, if its scope is `node`.")]
     made_by: Annotated[str, describe("Id of the token that created it, or `local`.")]
     created_at: datetime
-    expires_at: Annotated[datetime | None, describe("When it becomes invalid; null: never.")]
+    expires_at: Annotated[datetime | None, describe("When the token expires; null: never.")]
     last_used_at: Annotated[datetime | None, describe("Time of the last use, to the minute.")]
-    revoked_at: Annotated[datetime | None, describe("When it was revoked, if it was.")]
+    revoked_at: Annotated[datetime | None, describe("When the token was revoked, if it was.")]
 
     example: ClassVar = {
         "id": "tok_7h3k9m2pxw",
@@ -63,7 +63,7 @@ class AuditEntry(Resource, kw_only=True):
     """An administrative action."""
 
     number: Annotated[int, describe("Position in the audit log.")]
-    at: Annotated[datetime, describe("When it happened.")]
+    at: Annotated[datetime, describe("When the action happened.")]
     who: Annotated[str, describe("Id of the caller's token, or `local` for a user on the server itself.")]
     act: Annotated[str, describe("Name of the action, such as `token.created`.")]
     subject: Annotated[str, describe("Id of the object of the action.")]
@@ -97,7 +97,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         message("Revoke"),
         message("The token was revoked."),
         message("Revoke this token?"),
-        message("Everybody who uses it is signed out within seconds. This cannot be undone."),
+        message("Everybody who uses this token is signed out within seconds. This cannot be undone."),
         TokenScope.ADMIN,
     ),
 }

@@ -24,9 +24,13 @@ class Webhook(Resource, kw_only=True):
     url: Annotated[str, describe("URL that receives the events.")]
     events: Annotated[list[str], describe("Event types to send; empty for all.")]
     enabled: Annotated[bool, describe("Whether events are sent.")]
-    reason: Annotated[str | None, describe("Why it is disabled: `asked` (by a user), `gone` (410) or `failing`.")]
-    failing_since: Annotated[Moment | None, describe("Since when every delivery has failed.")]
-    held_until: Annotated[Moment | None, describe("No delivery before this time, as requested with Retry-After.")]
+    reason: Annotated[
+        str | None, describe("Why the webhook is disabled: `asked` (by a user), `gone` (response 410) or `failing`.")
+    ]
+    failing_since: Annotated[Moment | None, describe("Start of the time in which every delivery has failed.")]
+    held_until: Annotated[
+        Moment | None, describe("No delivery is sent before this time, as the receiver requested with Retry-After.")
+    ]
     created_at: Moment
 
     example: ClassVar = {
@@ -102,11 +106,11 @@ class Event(Resource, kw_only=True):
     """An event in CloudEvents 1.0 format."""
 
     specversion: Annotated[str, describe("Version of CloudEvents.")]
-    id: Annotated[str, describe("Id of the event; the same in every delivery.")]
+    id: Annotated[str, describe("Id of the event; all deliveries of the event have the same id.")]
     source: Annotated[str, describe("Always `shoal`.")]
     type: Annotated[str, describe("Type of the event, such as `crawl.completed`.")]
     subject: Annotated[str, describe("Id of the object of the event.")]
-    time: Annotated[Moment, describe("When it happened.")]
+    time: Annotated[Moment, describe("When the event happened.")]
     datacontenttype: Annotated[str, describe("Media type of `data`.")]
     sequence: Annotated[str, describe("Sequence number of the event.")]
     data: Annotated[Any, describe("Fields of the event; they depend on its type.")]
@@ -180,12 +184,14 @@ VERBS: Final[Mapping[str, Verb]] = {
     "rotate": Verb(
         message("Replace the secret"),
         question=message("Replace the secret of this webhook?"),
-        explanation=message("The new one is shown once. For a day, deliveries are also signed with the old one."),
+        explanation=message(
+            "The new secret is shown only once. For one day, deliveries are also signed with the old secret."
+        ),
         scope=TokenScope.ADMIN,
     ),
     "enable": Verb(
         message("Enable"),
-        message("The webhook is enabled; it receives the events it missed, as far as they are stored."),
+        message("The webhook is enabled; it receives the missed events that are still stored."),
         scope=TokenScope.ADMIN,
     ),
     "disable": Verb(

@@ -1,8 +1,8 @@
-// Keyboard, dialogs, theme and selection. Every page works without it; it only saves steps.
+// Keyboard, dialogs, theme and selection. Every page works without this script; the script only saves steps.
 const root = document.documentElement;
 root.classList.add("scripted");
 
-// Theme: applied immediately and kept in the cookie that the server reads.
+// Theme: applied immediately, and stored in the cookie that the server reads.
 const themes = ["system", "light", "dark"];
 const choice = document.querySelector("[data-theme-choice]");
 
@@ -18,7 +18,7 @@ for (const field of document.querySelectorAll("[data-submit]")) {
   field.addEventListener("change", () => field.form.requestSubmit());
 }
 
-// On a narrow screen the navigation and the tabs scroll: show where the reader is.
+// On a narrow screen the navigation and the tabs scroll: bring the current entry into view.
 for (const current of document.querySelectorAll(".side nav [aria-current], .tabs [aria-current]")) {
   current.scrollIntoView({ block: "nearest", inline: "center" });
 }
@@ -27,7 +27,7 @@ for (const button of document.querySelectorAll("[data-copy]")) {
   button.addEventListener("click", async () => {
     const source = document.getElementById(button.dataset.copy);
     getSelection().selectAllChildren(source);
-    await navigator.clipboard?.writeText(source.textContent); // missing without TLS; then the selection can be copied
+    await navigator.clipboard?.writeText(source.textContent); // the clipboard is missing without TLS; then the user can copy the selected text
     if (navigator.clipboard) button.textContent = button.dataset.copied;
   });
 }
@@ -82,7 +82,7 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-// Selection in lists: the bar of actions counts what is selected.
+// Selection in lists: the action bar shows the number of selected rows.
 function countSelection(form) {
   const boxes = [...form.querySelectorAll("input[name=id]")];
   const selected = boxes.filter((box) => box.checked).length;
@@ -110,7 +110,7 @@ document.addEventListener("shoal:patched", () => {
   for (const form of document.querySelectorAll("form[data-selection]")) countSelection(form);
 });
 
-// A row opens with a click anywhere in it, as its link does.
+// A click anywhere in a row opens the row's link.
 document.addEventListener("click", (event) => {
   const row = event.target.closest("tr[data-href]");
   if (!row || event.target.closest("a, button, input, label, summary") || getSelection().toString()) return;

@@ -1,4 +1,4 @@
-// The form for a new crawl: checks fields while they are filled in, and shows the preview without leaving the page.
+// The form for a new crawl. Fields are checked while they are filled in, and the preview is shown on the same page.
 const form = document.querySelector("form[data-check]");
 const panel = document.getElementById("preview");
 const touched = new Set();

@@ -1,5 +1,5 @@
 // The live regions of a page. One stream per tab carries the HTML of regions that changed and new log lines; it is
-// closed while the tab is hidden. Regions are patched in place, so that focus, selection and scrolling stay.
+// closed while the tab is hidden. Regions are patched in place, so that focus, selection and scroll position are kept.
 const feed = document.body.dataset.feed;
 const live = document.querySelector(".live");
 const liveText = document.querySelector("[data-live-text]");
@@ -123,13 +123,14 @@ function open() {
   });
 }
 
-// The server ended the stream permanently. If the session is over, the page leads to the login; else try once more.
+// The server ended the stream permanently. If the session is over, reload the page, which redirects to the login;
+// otherwise, open the stream once more.
 async function again() {
   try {
     const answer = await fetch(location.href, { redirect: "manual", headers: { Accept: "text/html" } });
     if (answer.type === "opaqueredirect") location.reload();
   } catch {
-    // The server is away; so is its answer.
+    // The server cannot be reached.
   }
   open();
 }
@@ -143,7 +144,7 @@ document.addEventListener("visibilitychange", () => (document.hidden ? close() :
 addEventListener("pagehide", close);
 addEventListener("pageshow", open);
 
-// The filter of the log hides lines without the typed text.
+// The log filter hides lines that do not contain the typed text.
 const filter = document.querySelector("[data-log-filter]");
 function filterLines() {
   const wanted = filter.value.toLowerCase();

@@ -1,18 +1,18 @@
-// Suggestions for a search line: the qualifiers of a list, then the values of the one that is being written.
+// Suggestions for a search line: the qualifiers of a list, then the values of the qualifier that is being typed.
 const field = document.querySelector("[data-suggest]");
 const known = field ? JSON.parse(field.dataset.suggest) : {};
 const list = document.createElement("ul");
 let options = [];
 let active = -1;
 
-// The word at the cursor, and where it begins.
+// The word at the cursor, and its start position.
 function wordAt() {
   const before = field.value.slice(0, field.selectionStart);
   const start = before.search(/\S*$/);
   return [before.slice(start), start];
 }
 
-// A qualifier, or its values: each as [what is inserted, what it means].
+// The qualifiers, or the values of one qualifier, each as [inserted text, meaning].
 function matches(word) {
   const colon = word.indexOf(":");
   if (colon < 0) {
@@ -60,7 +60,7 @@ function mark(place) {
   field.setAttribute("aria-activedescendant", `suggestion-${active}`);
 }
 
-// Put a suggestion in place of the word. After a qualifier, its values follow; after a value, the next word.
+// Replace the word by a suggestion. After a qualifier, suggest its values; after a value, start the next word.
 function take(place) {
   const [word, start] = wordAt();
   const text = options[place][0];
