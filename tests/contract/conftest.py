@@ -487,6 +487,32 @@ class Severed:
             raise BackendUnavailable("the store", "the cable is cut", "plug it in")
 
 
+class Measured:
+    """Measures how much text each statement of a store returns to readers."""
+
+    def __init__(self, database: Database) -> None:
+        self._read = database.read
+        self.sizes: list[int] = []  # of the text of all rows, for each statement
+        database.read = self.read  # type: ignore[method-assign]
+
+    async def read(self, work: Work[T], *, within: timedelta | None = None) -> T:
+        return await self._read(lambda tx: work(_MeasuredTx(tx, self.sizes)), within=within)
+
+
+class _MeasuredTx:
+    def __init__(self, tx: Tx, sizes: list[int]) -> None:
+        self._tx = tx
+        self._sizes = sizes
+
+    async def all(self, query: str, **values: Any) -> list[Any]:
+        rows = await self._tx.all(query, **values)
+        self._sizes.append(sum(len(value) for row in rows for value in tuple(row) if isinstance(value, str)))
+        return rows
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tx, name)
+
+
 BLOCKED = """
     SELECT count(DISTINCT pid) FROM pg_locks
     JOIN pg_class ON pg_class.oid = relation

@@ -30,7 +30,7 @@ from shoal.pages.pages import PageComparer, Pages, PageSummaries
 from shoal.pages.store import ANY_ERROR, PageFilter
 from shoal.plan.policy import PolicyForm
 from shoal.serve.console.overview import RateSampler
-from tests.contract.conftest import Bench, page_of
+from tests.contract.conftest import Bench, Measured, page_of
 from tests.support.stored_pages import SITE, a_page, store_pages
 
 
@@ -339,6 +339,48 @@ async def test_two_crawls_are_compared_by_their_pages(bench: Bench) -> None:
     }
     assert (found.same, found.is_complete) == (2, True)
     assert not (await comparer.compare(first.number, second.number, most=2)).is_complete
+
+
+async def test_a_comparison_reads_extracted_data_in_parts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data of one page may be 1 MB, and a comparison reads the pages of both crawls in batches of 2,000."""
+    monkeypatch.setattr("shoal.base.database.MOST_DECODED", 100_000)
+    first, second = await bench.submit(), await bench.submit()
+    for crawl, price in ((first, 129), (second, 119)):
+        with_data = [
+            a_page(f"/{number}", data={"price": price if number % 3 == 0 else 0, "text": "x" * 10_000})
+            for number in range(30)
+        ]
+        await store_pages(bench.app, crawl, *with_data, *[a_page(f"/plain/{number}") for number in range(30)])
+    measured = Measured(bench.database)
+    comparer = PageComparer(bench.database)
+    found = await comparer.compare(first.number, second.number)
+    assert {name: some.count for name, some in found.changes.items()} == {"data.price": 10}
+    assert (found.same, found.is_complete) == (50, True)
+    assert [one.url.removeprefix(SITE) for one in found.changes["data.price"].first] == [
+        f"/{number}" for number in range(0, 30, 3)
+    ]
+    assert max(measured.sizes) <= 100_000
+    assert sum(measured.sizes) > 600_000
+
+    monkeypatch.setattr(pages_module, "MOST_DATA", 300_000)
+    cut = await comparer.compare(first.number, second.number)
+    assert not cut.is_complete
+    assert cut.changes["data.price"].count < 10
+
+
+async def test_a_comparison_keeps_few_field_names_and_the_beginning_of_values(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages_module, "MOST_FIELDS", 2)
+    first, second = await bench.submit(), await bench.submit()
+    for crawl, value in ((first, "a" * 10_000), (second, "b" * 10_000)):
+        fields = [{"x": value, "y": value, "n" * 500: value, "same": 1}, {"z": value, "x": value}, {"z": value}]
+        await store_pages(bench.app, crawl, *[a_page(f"/{number}", data=data) for number, data in enumerate(fields)])
+    found = await PageComparer(bench.database).compare(first.number, second.number)
+    assert {name: some.count for name, some in found.changes.items()} == {"data.x": 2, "data.y": 1, "data": 3}
+    assert [one.after for one in found.changes["data"].first] == ["n" * 200, "z", "z"]
+    longest = max(len(str(one.before)) for some in found.changes.values() for one in some.first)
+    assert longest == 1_000
 
 
 async def test_the_store_tells_its_size_and_about_how_many_rows_it_has(bench: Bench) -> None:

@@ -19,7 +19,7 @@ from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import Settled
 from shoal.crawl.states import CrawlState
-from tests.contract.conftest import Bench, page_of
+from tests.contract.conftest import Bench, Measured, page_of
 
 Facts = Mapping[str, Any]
 SITE = "http://example.org/"
@@ -119,6 +119,35 @@ async def test_a_304_equals_the_page_it_confirms_and_data_is_compared_by_field(b
         changed = sorted((row.url, row.field, row.before, row.after) for row in await all_rows(diff))
         assert changed == [(SITE, "data.price", "1.5", "2.5"), (f"{SITE}b", "content_hash", "b", "c")]
         assert diff.summary.fields == {"content_hash": 1, "data.price": 1}
+
+
+async def test_extracted_data_is_read_in_parts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.base.database.MOST_DECODED", 100_000)
+    monkeypatch.setattr(diffing, "BATCH", 20)
+    crawls = []
+    for price in (129, 119):
+        pages: dict[str, Facts] = {
+            f"/{number}": {"data": {"price": price if number % 3 else 0, "text": "x" * 10_000}} for number in range(30)
+        }
+        crawls.append(await crawled(bench, pages | {f"/plain{number}": {"title": str(price)} for number in range(5)}))
+    measured = Measured(bench.database)
+    diff = await diffs_of(bench).open(*(crawl.id for crawl in crawls))
+    rows = await all_rows(diff)
+    assert (diff.summary.changed, diff.summary.unchanged) == (25, 10)
+    assert diff.summary.fields == {"title": 5, "data.price": 20}
+    assert {(row.before, row.after) for row in rows if row.field == "data.price"} == {(129, 119)}
+    assert max(measured.sizes) <= 100_000
+    assert sum(measured.sizes) > 1_000_000
+
+
+async def test_few_rows_are_listed_if_their_values_are_large(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diffing, "MOST_READ", 50_000)
+    crawls = [
+        await crawled(bench, {f"/{number}": {"data": {"text": text * 10_000}} for number in range(10)}) for text in "ab"
+    ]
+    diff = await diffs_of(bench).open(*(crawl.id for crawl in crawls))
+    assert len(await first_rows(diff, 100)) == 3
+    assert diff.summary.changed == 10
 
 
 def finding(code: str, key: int) -> Finding:

@@ -273,7 +273,7 @@ async def test_more_linking_pages_than_are_shown_are_not_counted(shop: ServedCon
 
 
 async def test_a_crawl_is_compared_with_the_last_completed_one_of_the_same_seeds(
-    shop: ServedController, visitor: PlainBrowser
+    shop: ServedController, visitor: PlainBrowser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good, failed, foreign, other, crawl = (
         await submit(shop),
@@ -297,6 +297,9 @@ async def test_a_crawl_is_compared_with_the_last_completed_one_of_the_same_seeds
     assert re.search(r"Failed · 0 pages · default", seen.text)
     assert re.search(r"Completed · 0 pages · theirs", seen.text)
     assert crawl.id not in options(seen.html)
+    monkeypatch.setattr("shoal.pages.pages.MOST_FIELDS", 0)
+    seen = await visitor.get(f"/crawls/{crawl.id}/diff")
+    assert f"More fields of the extracted data changed 1 {SITE}/priced price" in seen.text
     seen = await visitor.get(f"/crawls/{failed.id}/diff")
     assert options(seen.html) == [good.id], "crawls that came later are not offered"
 

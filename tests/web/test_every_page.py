@@ -100,7 +100,7 @@ RARE = {
     "bots.html: else of {% if row.problems %}",
     "crawl_broken.html: {% if not loop.last %}",
     "crawl_diff.html: {% if view.may_write %}",
-    'crawl_diff.html: {% if name in ("new", "missing", "content") %}',
+    'crawl_diff.html: {% if name in ("new", "missing", "content", "data") %}',
     "crawl_frontier.html: {% if skips and not crawl.config.links %}",
     'crawl_frontier.html: else of {% if trap.state == "quarantined" and view.may_write and row.is_releasable %}',
     "crawl_hosts.html: else of {% if one.asked_delay_seconds is none %}",

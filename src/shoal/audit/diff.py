@@ -18,12 +18,13 @@ from shoal.audit.finding import RANKS, Finding, FindingCount
 from shoal.audit.site_store import COMPARED_COLUMNS, SiteStore
 from shoal.audit.states import AnalysisState
 from shoal.audit.store import AnalysisStore, FindingPlace
-from shoal.base.database import Database, Tx
+from shoal.base.database import MOST_READ, Database, Tx
 from shoal.base.errors import InvalidInput, NotFound, StateConflict
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.states import SETTLED
 from shoal.crawl.store import CrawlStore
 from shoal.pages.page import NOT_MODIFIED
+from shoal.pages.pages import PageData
 
 FIELDS: Final = (
     *("status", "error_code", "final_url", "content_type", "title", "description", "canonical", "robots"),
@@ -34,11 +35,12 @@ which path it was found. The fields of `data` are compared as well, each under i
 NAMES: Final = {"error_code": "error"}
 """Fields whose public name differs."""
 
-_NUMBER, _URL, _DATA = (COMPARED_COLUMNS.index(name) for name in ("number", "url", "data"))
+_NUMBER, _URL, _HAS_DATA = (COMPARED_COLUMNS.index(name) for name in ("number", "url", "has_data"))
 _PLACES: Final = tuple(COMPARED_COLUMNS.index(name) for name in FIELDS)
 _STATUS: Final = FIELDS.index("status")
 _CONFIRMED: Final = 200  # only pages with this status are requested with a condition
 _DIGEST = np.dtype("S16")
+NO_DATA: Final[Mapping[int, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +74,29 @@ class PagePairs:
     unchanged: int
 
 
-def digest(rows: Sequence[Sequence[Any]], seed: int) -> PageDigests:
-    """Return the digests of rows of `COMPARED_COLUMNS`. A secret `seed` keeps sites from constructing hash
-    collisions."""
+def digest(rows: Sequence[Sequence[Any]], seed: int, data: Mapping[int, int] = NO_DATA) -> PageDigests:
+    """Return the digests of rows of `COMPARED_COLUMNS`. `data`: the digests of their data by page number. A secret
+    `seed` keeps sites from constructing hash collisions."""
     count = len(rows)
     return PageDigests(
         np.fromiter((row[_NUMBER] for row in rows), np.int64, count),
         np.fromiter((xxh3_128_digest(row[_URL].encode("utf-8", "replace"), seed) for row in rows), _DIGEST, count),
         np.fromiter(
-            (
-                xxh3_64_intdigest(orjson.dumps([values_of(row), data_of(row)], option=orjson.OPT_SORT_KEYS), seed)
-                for row in rows
-            ),
+            (xxh3_64_intdigest(orjson.dumps([values_of(row), data.get(row[_NUMBER])]), seed) for row in rows),
             np.uint64,
             count,
         ),
     )
+
+
+def digest_data(numbers: Sequence[int], data: Sequence[str | None], seed: int) -> dict[int, int]:
+    """Return digests of extracted data by page number; pages without values are omitted. The order of the fields does
+    not matter."""
+    return {
+        number: xxh3_64_intdigest(orjson.dumps(values, option=orjson.OPT_SORT_KEYS), seed)
+        for number, text in zip(numbers, data, strict=True)
+        if (values := data_of(text))
+    }
 
 
 def compare(before: PageDigests, after: PageDigests) -> PagePairs:
@@ -114,9 +123,9 @@ def values_of(row: Sequence[Any]) -> list[Any]:
     return values
 
 
-def data_of(row: Sequence[Any]) -> dict[str, Any]:
+def data_of(text: str | None) -> dict[str, Any]:
     """Return the extracted data of a page by field."""
-    return orjson.loads(row[_DATA]) if row[_DATA] else {}
+    return orjson.loads(text) if text else {}
 
 
 def in_text(value: Any) -> str | int | None:
@@ -132,6 +141,7 @@ def number_of(row: Sequence[Any]) -> int:
     return int(row[_NUMBER])
 
 
+_Rows = Mapping[int, Sequence[Any]]
 BATCH: Final = 5_000
 LARGEST_KEY: Final = (1 << 63) - 1
 
@@ -150,6 +160,7 @@ class CrawlDiff:
     ) -> None:
         self._database = database
         self._sites = sites
+        self._data = PageData(database)
         self._analyses = analyses
         self._before, self._after = crawls
         self._pairs = pairs
@@ -164,8 +175,10 @@ class CrawlDiff:
         async for rows in self._listed(self._before, self._pairs.removed.tolist(), Change.REMOVED):
             yield rows
         async for rows in self._changed():
-            fields.update(row.field for row in rows if row.field is not None)
             yield rows
+            # Not on the event loop, which also gets its turn between the batches this way: a part of the data may make
+            # many of them.
+            fields.update(await asyncio.to_thread(Counter, [row.field for row in rows if row.field is not None]))
         names = [NAMES.get(one, one) for one in FIELDS]
         in_order = [*names, *sorted(fields.keys() - set(names))]
         self.summary.fields = {name: fields[name] for name in in_order if fields[name]}
@@ -182,7 +195,24 @@ class CrawlDiff:
         for start in range(0, len(numbers_after), BATCH):
             some = numbers_before[start : start + BATCH], numbers_after[start : start + BATCH]
             earlier, later = await self._read(self._before, some[0]), await self._read(self._after, some[1])
-            yield await asyncio.to_thread(_changes, earlier, later, list(zip(*some, strict=True)))
+            async for pairs, data in self._with_data(earlier, later, list(zip(*some, strict=True))):
+                rows = await asyncio.to_thread(_changes, earlier, later, pairs, data)
+                for first in range(0, len(rows), BATCH):
+                    yield rows[first : first + BATCH]
+
+    async def _with_data(
+        self, earlier: _Rows, later: _Rows, pairs: list[tuple[int, int]]
+    ) -> AsyncIterator[tuple[list[tuple[int, int]], Sequence[tuple[str | None, ...]]]]:
+        """Yield the pages with these numbers in their order, with their data, as many as may be read together; pages of
+        a crawl that was removed meanwhile are left out."""
+        pairs = [(old, new) for old, new in pairs if old in earlier and new in later]
+        if not any(earlier[old][_HAS_DATA] or later[new][_HAS_DATA] for old, new in pairs):
+            yield pairs, [(None, None)] * len(pairs)
+            return
+        read = 0
+        async for data in self._data.parts((self._before.number, self._after.number), pairs):
+            yield pairs[read : read + len(data)], data
+            read += len(data)
 
     async def _read(self, crawl: Crawl, numbers: Sequence[int]) -> dict[int, Sequence[Any]]:
         rows = await self._database.read(lambda tx: self._sites.pages_numbered(tx, crawl.number, numbers))
@@ -264,17 +294,21 @@ def _finding_rows(
 
 
 def _changes(
-    earlier: Mapping[int, Sequence[Any]], later: Mapping[int, Sequence[Any]], pairs: list[tuple[int, int]]
+    earlier: _Rows, later: _Rows, pairs: Sequence[tuple[int, int]], data: Sequence[tuple[str | None, ...]]
 ) -> list[DiffRow]:
-    """Return the changes of the pages with these numbers; pages of a crawl that was removed meanwhile are left out."""
-    both = [(earlier[old], later[new]) for old, new in pairs if old in earlier and new in later]
-    return [change for before, after in both for change in _field_changes(before, after)]
+    """Return the changes of the pages with these numbers and this data."""
+    return [
+        change
+        for (old, new), both in zip(pairs, data, strict=True)
+        for change in _field_changes(earlier[old], later[new], *map(data_of, both))
+    ]
 
 
-def _field_changes(before: Sequence[Any], after: Sequence[Any]) -> list[DiffRow]:
+def _field_changes(
+    before: Sequence[Any], after: Sequence[Any], earlier: Mapping[str, Any], later: Mapping[str, Any]
+) -> list[DiffRow]:
     pairs = zip(FIELDS, values_of(before), values_of(after), strict=True)
     changes = [(NAMES.get(name, name), old, new) for name, old, new in pairs if old != new]
-    earlier, later = data_of(before), data_of(after)
     changes += [
         (f"data.{name}", in_text(earlier.get(name)), in_text(later.get(name)))
         for name in sorted(earlier.keys() | later.keys())
@@ -289,6 +323,7 @@ class CrawlDiffs:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._sites = SiteStore()
+        self._data = PageData(database)
         self._analyses = AnalysisStore()
         self._crawls = CrawlStore()
         self._reading = asyncio.Semaphore(1)
@@ -332,15 +367,23 @@ class CrawlDiffs:
             )
             if not rows:
                 return PageDigests.joined(parts)
-            parts.append(await asyncio.to_thread(digest, rows, seed))
+            numbers, data, read = [number_of(row) for row in rows if row[_HAS_DATA]], dict[int, int](), 0
+            async for part in self._data.parts((crawl.number,), [(one,) for one in numbers]):
+                some = numbers[read : read + len(part)]
+                data |= await asyncio.to_thread(digest_data, some, [text for (text,) in part], seed)
+                read += len(part)
+            parts.append(await asyncio.to_thread(digest, rows, seed, data))
             number = number_of(rows[-1])
 
 
 async def first_rows(diff: CrawlDiff, limit: int) -> list[DiffRow]:
-    """Read all rows, which completes the summary; return the first ones of each kind."""
+    """Read all rows, which completes the summary; return the first ones of each kind, fewer than `limit` if their
+    values are large."""
     kept: dict[Change, list[DiffRow]] = {change: [] for change in Change}
+    room = dict.fromkeys(Change, MOST_READ)
     async for rows in diff.rows():
         for row in rows:
-            if len(kept[row.change]) < limit:
+            if len(kept[row.change]) < limit and room[row.change] > 0:
                 kept[row.change].append(row)
+                room[row.change] -= sum(len(value) for value in (row.before, row.after) if isinstance(value, str))
     return [row for rows in kept.values() for row in rows]

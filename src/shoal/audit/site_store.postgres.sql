@@ -8,7 +8,7 @@ WHERE h.robots_state IN ('found', 'absent');
 -- The page columns that diffs compare, by page number.
 SELECT p.number, p.key, p.status, p.depth, p.duration_ms, p.word_count, p.bytes, p.flags, p.fingerprint,
        p.text_hash, p.url, p.final_url, p.content_type, p.title, p.description, p.canonical, p.robots, p.lang, p.h1, p.content_hash,
-       p.redirects, p.error_code, p.data
+       p.redirects, p.error_code, p.data IS NOT NULL AS has_data
 FROM unnest(:numbers::bigint[]) AS n (number)
 CROSS JOIN LATERAL (SELECT * FROM page AS t WHERE t.crawl = :crawl AND t.number >= n.number AND t.number <= n.number
                     ORDER BY t.number OFFSET 0) AS p

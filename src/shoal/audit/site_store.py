@@ -14,8 +14,8 @@ PAGE_COLUMNS: Final = (
 )
 """The columns of `SiteStore.pages_after`, in this order."""
 
-COMPARED_COLUMNS: Final = (*PAGE_COLUMNS, "data")
-"""The columns that a diff reads; `data` is JSON, or None."""
+COMPARED_COLUMNS: Final = (*PAGE_COLUMNS, "has_data")
+"""The columns that a diff reads; `has_data`: whether extracted data was stored, which `shoal.pages.pages` reads."""
 
 FIRST_FATE: Final = (-(1 << 63), -(1 << 31))
 """A place before the key and check of every URL."""

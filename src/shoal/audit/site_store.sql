@@ -7,7 +7,8 @@ FROM page WHERE crawl = :crawl AND number > :number ORDER BY number LIMIT :limit
 -- name: compared_columns_after
 -- The page columns that diffs compare, in storage order.
 SELECT number, key, status, depth, duration_ms, word_count, bytes, flags, fingerprint, text_hash, url, final_url,
-       content_type, title, description, canonical, robots, lang, h1, content_hash, redirects, error_code, data
+       content_type, title, description, canonical, robots, lang, h1, content_hash, redirects, error_code,
+       data IS NOT NULL AS has_data
 FROM page WHERE crawl = :crawl AND number > :number ORDER BY number LIMIT :limit;
 
 -- name: redirect_targets_after

@@ -7,7 +7,7 @@ WHERE h.robots_state IN ('found', 'absent');
 -- The page columns that diffs compare, by page number.
 SELECT p.number, p.key, p.status, p.depth, p.duration_ms, p.word_count, p.bytes, p.flags, p.fingerprint,
        p.text_hash, p.url, p.final_url, p.content_type, p.title, p.description, p.canonical, p.robots, p.lang, p.h1, p.content_hash,
-       p.redirects, p.error_code, p.data
+       p.redirects, p.error_code, p.data IS NOT NULL AS has_data
 FROM json_each(:numbers) AS n CROSS JOIN page AS p ON p.number = n.value AND p.crawl = :crawl
 ORDER BY p.number;
 

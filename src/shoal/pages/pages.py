@@ -3,21 +3,22 @@
 import asyncio
 from bisect import bisect_left
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import chain
-from typing import Final
+from typing import Final, TypeVar
 
 import orjson
 
 from shoal.base.clock import Clock, SystemClock
-from shoal.base.database import Database, Tx
+from shoal.base.database import Database, Tx, readable
 from shoal.base.url import Url
 from shoal.pages.links import pack_key, unpack
 from shoal.pages.page import NOT_MODIFIED, UNCHANGED, Page, ResponseClass, response_class
 from shoal.pages.store import SCAN, ChartFacts, PageFilter, PageOutline, PageRank, PageStore
 
+T = TypeVar("T")
 BLOBS: Final = 2_000  # pages whose links one query reads
 RANK_SECONDS: Final = 2.0  # after this time, only the pages read so far are sorted
 QUICK: Final = 0.05  # seconds after which a search reports how far it got
@@ -170,18 +171,68 @@ def _links_to(wanted: Mapping[int, bytes], blobs: Iterable[tuple[int, int, bytes
     return found
 
 
+SIZED: Final = 200  # pages whose data is measured in one step; SQLite reads the data to measure it
+
+
+class PageData:
+    """The extracted data of pages, read in parts: the data of one page may be 1 MB."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._store = PageStore()
+
+    async def parts(
+        self, crawls: Sequence[int], pages: Sequence[tuple[int, ...]]
+    ) -> AsyncIterator[list[tuple[str | None, ...]]]:
+        """Yield the data of pages, as JSON, in their order. Each item of `pages` has one page number for each crawl,
+        and the data of these pages is returned together: None for a page that has no data, or that is gone. A part is
+        as long as may be decoded in one step."""
+        for start in range(0, len(pages), SIZED):
+            some = pages[start : start + SIZED]
+            sizes = await self._read(self._store.data_sizes, crawls, some)
+            rows = [
+                {
+                    "pages": numbers,
+                    "size": sum(size.get(number, 0) for size, number in zip(sizes, numbers, strict=True)),
+                }
+                for numbers in some
+            ]
+            while rows:
+                part = [row["pages"] for row in readable(rows, decoded=True)]
+                rows = rows[len(part) :]
+                found = await self._read(self._store.data_of, crawls, part)
+                yield [tuple(data.get(number) for data, number in zip(found, one, strict=True)) for one in part]
+
+    async def _read(
+        self,
+        read: Callable[[Tx, int, Sequence[int]], Awaitable[dict[int, T]]],
+        crawls: Sequence[int],
+        pages: Sequence[tuple[int, ...]],
+    ) -> list[dict[int, T]]:
+        columns = list(zip(crawls, zip(*pages, strict=True), strict=True))
+
+        async def work(tx: Tx) -> list[dict[int, T]]:
+            return [await read(tx, crawl, numbers) for crawl, numbers in columns]
+
+        return await self._database.read(work)
+
+
 BATCH: Final = 2_000
 MOST_PAGES: Final = 200_000  # pages per crawl that are compared; the pages of one crawl are held in memory
 SHOWN: Final = 100  # examples of each kind
-MOST_DATA: Final = 64_000_000  # characters of extracted data that are held
+MOST_DATA: Final = 400_000_000  # characters of extracted data that are read: 1,000 for each page
+MOST_FIELDS: Final = 400  # names of fields that are counted separately: those of two rule sets
+LONGEST_NAME: Final = 200
+LONGEST_VALUE: Final = 1_000  # characters of a value that are kept; the console shows fewer
 FIELDS: Final = ("robots", "canonical", "title")
 DATA: Final = "data."  # prefix of the name of a field of the extracted data
+OTHER_DATA: Final = "data"  # all fields beyond MOST_FIELDS
 
 
 @dataclass(frozen=True, slots=True)
 class PageChange:
     """A page with the value that changed. If the page is new or missing, or if its content changed, the value is its
-    title."""
+    title. Of a long value, only the beginning is kept. For OTHER_DATA, `after` has the names of the fields."""
 
     url: str
     before: str | int | None
@@ -204,30 +255,57 @@ class ChangeList:
 @dataclass(slots=True)
 class Comparison:
     """The differences between two crawls, by kind: `status`, `new`, `missing`, the FIELDS, `data.` with the name of a
-    field of the extracted data, and `content`. A page whose status changed is in no other list. A page is in `content`
-    only if nothing else explains the change. Status 304 confirms the page of an earlier crawl, so it counts as 200."""
+    field of the extracted data, `data` for the fields beyond MOST_FIELDS, and `content`. A page whose status changed is
+    in no other list. A page is in `content` only if nothing else explains the change. Status 304 confirms the page of
+    an earlier crawl, so it counts as 200. If the comparison is not complete, `new` and `missing` are empty."""
 
     changes: defaultdict[str, ChangeList] = field(default_factory=lambda: defaultdict(ChangeList))
     same: int = 0
     is_complete: bool = True
 
-    def add(self, before: PageOutline, after: PageOutline) -> None:
-        if _confirmed(before.status) != _confirmed(after.status):
-            self.changes["status"].add(after.url, before.status, after.status)
-            return
-        pairs = [(name, getattr(before, name), getattr(after, name)) for name in FIELDS]
-        if before.data != after.data:
-            earlier, later = _fields_of(before.data), _fields_of(after.data)
-            pairs += [(f"{DATA}{name}", earlier.get(name), later.get(name)) for name in {**earlier, **later}]
-        changed = [(name, old, new) for name, old, new in pairs if old != new]
-        for name, old, new in changed:
-            self.changes[name].add(after.url, old, new)
+    def add(self, pairs: Iterable[tuple[PageOutline, PageOutline]], data: Mapping[int, tuple[str | None, ...]]) -> None:
+        """Add pages of both crawls. `data`: the extracted data of some pages in both crawls, by the number of the page
+        in the later crawl."""
+        for before, after in pairs:
+            if is_same_status(before, after):
+                self._add(before, after, *data.get(after.number, (None, None)))
+            else:
+                self.changes["status"].add(after.url, before.status, after.status)
+
+    def _add(self, before: PageOutline, after: PageOutline, earlier: str | None, later: str | None) -> None:
+        changed = False
+        for name in FIELDS:
+            if (old := getattr(before, name)) != (new := getattr(after, name)):
+                self.changes[name].add(after.url, old, new)
+                changed = True
+        if earlier != later:
+            changed |= self._add_data(after.url, _fields_of(earlier), _fields_of(later))
         if changed:
             return
         if before.content_hash != after.content_hash:
             self.changes["content"].add(after.url, before.title, after.title)
         else:
             self.same += 1
+
+    def _add_data(self, url: str, earlier: Mapping[str, str], later: Mapping[str, str]) -> bool:
+        changed = [name for name in {**earlier, **later} if earlier.get(name) != later.get(name)]
+        others = []
+        for name in changed:
+            if self._is_listed(name):
+                old, new = (fields[name][:LONGEST_VALUE] if name in fields else None for fields in (earlier, later))
+                self.changes[f"{DATA}{name}"].add(url, old, new)
+            else:
+                others.append(name[:LONGEST_NAME])
+        if others:
+            self.changes[OTHER_DATA].add(url, None, ", ".join(others)[:LONGEST_VALUE])
+        return bool(changed)
+
+    def _is_listed(self, name: str) -> bool:
+        return f"{DATA}{name}" in self.changes or (len(self.changes) < MOST_FIELDS and len(name) <= LONGEST_NAME)
+
+
+def is_same_status(before: PageOutline, after: PageOutline) -> bool:
+    return _confirmed(before.status) == _confirmed(after.status)
 
 
 def _fields_of(data: str | None) -> dict[str, str]:
@@ -246,40 +324,68 @@ class PageComparer:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._store = PageStore()
+        self._data = PageData(database)
 
     async def compare(self, before: int, after: int, most: int = MOST_PAGES) -> Comparison:
-        """Compare two crawls, reading at most `most` pages of each."""
-        found, old, held = Comparison(), dict[str, PageOutline](), 0
-        async for page in self._outlines(before):
-            held += len(page.data or "")
-            if len(old) >= most or held > MOST_DATA:
+        """Compare two crawls, reading at most `most` pages of each, and at most MOST_DATA characters of the data of the
+        pages that both have."""
+        found, old, count, room = Comparison(), dict[str, PageOutline](), 0, MOST_DATA
+        async for batch in self._outlines(before):
+            found.is_complete = len(old) + len(batch) <= most
+            old.update((page.url, page) for page in batch[: most - len(old)])
+            if not found.is_complete:
+                break
+        async for batch in self._outlines(after):
+            pairs = []
+            for page in batch[: most - count]:
+                if (earlier := old.pop(page.url, None)) is not None:
+                    pairs.append((earlier, page))
+                else:
+                    found.changes["new"].add(page.url, None, page.title)
+            count += len(batch)
+            room = await self._add(found, (before, after), pairs, room)
+            if count > most or room < 0:
                 found.is_complete = False
                 break
-            old[page.url] = page
-        count = 0
-        async for page in self._outlines(after):
-            count += 1
-            if count > most:
-                found.is_complete = False
-                break
-            earlier = old.pop(page.url, None)
-            if earlier is not None:
-                found.add(earlier, page)
-            elif found.is_complete:  # otherwise the page may be among the pages that were not read
-                found.changes["new"].add(page.url, None, page.title)
-        for page in old.values() if found.is_complete else ():
-            found.changes["missing"].add(page.url, page.title, None)
+        if found.is_complete:
+            for page in old.values():
+                found.changes["missing"].add(page.url, page.title, None)
+        else:  # a page of one crawl may be among the unread pages of the other one
+            found.changes.pop("new", None)
         return found
 
-    async def _outlines(self, crawl: int) -> AsyncIterator[PageOutline]:
+    async def _add(
+        self, found: Comparison, crawls: tuple[int, int], pairs: list[tuple[PageOutline, PageOutline]], room: int
+    ) -> int:
+        """Add pages of both crawls to a comparison. Stop when more than `room` characters of data were read; return how
+        many may still be read, negative if it stopped."""
+        places = [
+            place
+            for place, (earlier, later) in enumerate(pairs)
+            if (earlier.has_data or later.has_data) and is_same_status(earlier, later)
+        ]
+        numbers = [(pairs[place][0].number, pairs[place][1].number) for place in places]
+        added = read = 0
+        async for part in self._data.parts(crawls, numbers):
+            data = {later: both for (_, later), both in zip(numbers[read : read + len(part)], part, strict=True)}
+            read += len(part)
+            upto = places[read - 1] + 1
+            await asyncio.to_thread(found.add, pairs[added:upto], data)
+            added = upto
+            room -= sum(len(text or "") for both in part for text in both)
+            if room < 0:
+                return room
+        await asyncio.to_thread(found.add, pairs[added:], {})
+        return room
+
+    async def _outlines(self, crawl: int) -> AsyncIterator[list[PageOutline]]:
         number = 0
         while True:
             start = number
             batch = await self._database.read(
                 lambda tx: self._store.outlines_after(tx, crawl, start, BATCH)  # noqa: B023 - awaited at the same time
             )
-            for page in batch:
-                yield page
+            yield batch
             if len(batch) < BATCH:
                 return
             number = batch[-1].number

@@ -41,6 +41,22 @@ CROSS JOIN LATERAL (SELECT * FROM page WHERE page.crawl = :crawl AND page.key = 
 SELECT p.* FROM unnest(:keys::bigint[]) AS k (key)
 CROSS JOIN LATERAL (SELECT * FROM page WHERE page.crawl = :crawl AND page.key = k.key ORDER BY page.chk OFFSET 0) AS p;
 
+-- name: data_sizes
+-- The number of bytes of the extracted data of the pages with these numbers, for which the data need not be read.
+SELECT p.number, coalesce(octet_length(p.data), 0) AS size
+FROM unnest(:numbers::bigint[]) AS n (number)
+CROSS JOIN LATERAL (SELECT t.number, t.data FROM page AS t
+                    WHERE t.crawl = :crawl AND t.number >= n.number AND t.number <= n.number
+                    ORDER BY t.number OFFSET 0) AS p;
+
+-- name: data_of_pages
+-- The extracted data of the pages with these numbers.
+SELECT p.number, p.data
+FROM unnest(:numbers::bigint[]) AS n (number)
+CROSS JOIN LATERAL (SELECT t.number, t.data FROM page AS t
+                    WHERE t.crawl = :crawl AND t.number >= n.number AND t.number <= n.number
+                    ORDER BY t.number OFFSET 0) AS p;
+
 -- name: details_of_keys
 -- The details and links of the pages with these keys.
 SELECT d.key, d.chk, d.detail, d.outlinks FROM unnest(:keys::bigint[]) AS k (key)

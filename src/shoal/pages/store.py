@@ -88,7 +88,7 @@ class PageOutline(NamedTuple):
     title: str | None
     robots: str | None = None
     canonical: str | None = None
-    data: str | None = None  # extracted data, as JSON
+    has_data: bool = False  # extracted data was stored
 
 
 class TargetStatus(NamedTuple):
@@ -186,6 +186,18 @@ class PageStore:
         """Return the outlines of pages, in the order of `after`."""
         rows = await tx.all("page_outlines_after", crawl=crawl, number=number, limit=limit)
         return [PageOutline(*row) for row in rows]
+
+    async def data_sizes(self, tx: Tx, crawl: int, numbers: Sequence[int]) -> dict[int, int]:
+        """Return the size of the extracted data of the pages with these numbers; 0 for a page without data. Pages that
+        do not exist are omitted."""
+        rows = await tx.all("data_sizes", crawl=crawl, numbers=list(numbers))
+        return {row["number"]: row["size"] for row in rows}
+
+    async def data_of(self, tx: Tx, crawl: int, numbers: Sequence[int]) -> dict[int, str | None]:
+        """Return the extracted data of the pages with these numbers, as JSON. The data of one page may be 1 MB, so find
+        out first with `data_sizes` how many pages can be read together."""
+        rows = await tx.all("data_of_pages", crawl=crawl, numbers=list(numbers))
+        return {row["number"]: row["data"] for row in rows}
 
     async def numbered(self, tx: Tx, crawl: int, number: int) -> Page | None:
         """Return the page with this number, with its details and links."""

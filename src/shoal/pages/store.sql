@@ -47,7 +47,7 @@ WHERE crawl = :crawl AND number > :number ORDER BY number LIMIT :limit;
 
 -- name: page_outlines_after
 -- What a comparison of two crawls needs of pages, in the order in which they were stored.
-SELECT number, url, status, content_hash, title, robots, canonical, data FROM page
+SELECT number, url, status, content_hash, title, robots, canonical, data IS NOT NULL AS has_data FROM page
 WHERE crawl = :crawl AND number > :number ORDER BY number LIMIT :limit;
 
 -- name: page_numbered

@@ -28,6 +28,15 @@ FROM json_each(:keys) AS k CROSS JOIN page AS p ON p.crawl = :crawl AND p.key = 
 -- The pages with these keys.
 SELECT p.* FROM json_each(:keys) AS k CROSS JOIN page AS p ON p.crawl = :crawl AND p.key = k.value;
 
+-- name: data_sizes
+-- The number of characters of the extracted data of the pages with these numbers.
+SELECT p.number, coalesce(length(p.data), 0) AS size
+FROM json_each(:numbers) AS n CROSS JOIN page AS p ON p.number = n.value AND p.crawl = :crawl;
+
+-- name: data_of_pages
+-- The extracted data of the pages with these numbers.
+SELECT p.number, p.data FROM json_each(:numbers) AS n CROSS JOIN page AS p ON p.number = n.value AND p.crawl = :crawl;
+
 -- name: details_of_keys
 -- The details and links of the pages with these keys.
 SELECT d.key, d.chk, d.detail, d.outlinks

@@ -24,7 +24,10 @@ Listed = Annotated[int, Meta(ge=0, le=1000)]
 
 class DiffQuery(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     against: Against
-    limit: Annotated[Listed, describe("Maximum number of differences of each kind to list.")] = 100
+    limit: Annotated[
+        Listed,
+        describe("Maximum number of differences of each kind to list; fewer are listed if their values are large."),
+    ] = 100
 
 
 class DiffRowsQuery(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):

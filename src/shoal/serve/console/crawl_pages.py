@@ -23,7 +23,7 @@ from shoal.crawl.store import CrawlFilter
 from shoal.pages.export.formats import Format
 from shoal.pages.export.table import PageTable, Row
 from shoal.pages.page import Page, response_class
-from shoal.pages.pages import DATA, QUICK, FoundPages, LinkCounters, LinkCounts, PageComparer, Pages
+from shoal.pages.pages import DATA, OTHER_DATA, QUICK, FoundPages, LinkCounters, LinkCounts, PageComparer, Pages
 from shoal.pages.store import ANY_ERROR, PageFilter, PageRank
 from shoal.serve.console.crawl import LONGEST_URL, CrawlPage
 from shoal.serve.console.crawl_rows import class_parts, row_of
@@ -254,6 +254,7 @@ KINDS = (
     ("title", message("Title changed")),
     ("content", message("Content changed")),
 )
+MORE_DATA = message("More fields of the extracted data changed")
 
 
 class CrawlDiffPage:
@@ -285,7 +286,8 @@ class CrawlDiffPage:
             "kinds": []
             if diff is None
             else [(name, view.language(title)) for name, title in KINDS]
-            + [(name, name) for name in sorted(diff.changes) if name.startswith(DATA)],
+            + [(name, name) for name in sorted(diff.changes) if name.startswith(DATA)]
+            + [(OTHER_DATA, view.language(MORE_DATA)) for name in diff.changes if name == OTHER_DATA],
         }
         return self._shell.page(request.http, "crawl_diff.html", context, section="crawls")
 
