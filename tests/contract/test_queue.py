@@ -8,10 +8,12 @@ import pytest
 from shoal.base.errors import BackendUnavailable, LeaseLost
 from shoal.base.settings import QueueSettings
 from shoal.crawl.lifecycle.crawls import KIND
+from shoal.queue import janitor as janitor_module
 from shoal.queue import states
 from shoal.queue.enqueuer import Enqueuer
 from shoal.queue.job import Fence, LostJob
 from shoal.queue.queue import Queue
+from shoal.queue.recovery import ExpiryFailed, Recovery
 from shoal.queue.states import MOVES, STALLED, TERMINAL, GrantEnd, JobState
 from tests.contract.conftest import PATIENCE, Bench, Breakpoint, BreakpointDatabase, Severed, database_at, until_blocked
 
@@ -530,17 +532,67 @@ async def test_the_janitor_sweeps_more_than_one_batch(bench: Bench) -> None:
 
 
 async def test_a_job_that_cannot_be_swept_does_not_keep_the_others(bench: Bench) -> None:
-    """For example because its run is gone: the janitor must not fail on it again and again."""
-    await bench.enqueue(kind=KIND, run_id="crl_gone")
-    await bench.lease("w1", KIND)
+    """For example because its run cannot be read: the janitor must not fail on it again and again."""
+    await lost_forever(bench)
     await bench.jump(1)
     innocent = await bench.enqueue()
     await bench.lease("w1")
     await bench.jump(11)
-    try:
-        await bench.janitor().run_once()
-    finally:
-        assert (await bench.job(innocent)).state is J.PENDING
+    janitor = bench.janitor()
+    assert "1 of 2" in (await janitor.run_once()).did
+    assert (await bench.job(innocent)).state is J.PENDING
+    for _ in range(100):
+        await bench.jump(3)
+        await janitor.run_once()
+    reports = [signal for signal in bench.signals_seen if isinstance(signal, ExpiryFailed)]
+    assert 5 < len(reports) < 10, "it is tried less and less often"
+    assert {(one.job_id, one.count) for one in reports} == {(reports[0].job_id, 1)}
+    await bench.enqueue()
+    await bench.lease("w1")
+    for _ in range(4):
+        await bench.jump(3)
+        did = (await janitor.run_once()).did
+    assert "1 of " in did
+
+
+async def lost_forever(bench: Bench) -> None:
+    """Make a job that cannot be expired."""
+    crawl = await bench.submit()
+    await bench.lease("w1", KIND)
+    await bench.sql(f"UPDATE crawl SET config = 'nonsense' WHERE id = '{crawl.id}'")
+
+
+async def test_jobs_that_cannot_be_swept_do_not_fill_the_batch(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(janitor_module, "BATCH", 2)
+    for _ in range(3):
+        await lost_forever(bench)
+    await bench.jump(1)
+    innocent = await bench.enqueue()
+    await bench.lease("w1")
+    await bench.jump(11)
+    janitor = bench.janitor()
+    for _ in range(2):
+        await janitor.run_once()
+    assert (await bench.job(innocent)).state is J.PENDING
+
+
+async def test_the_pause_after_a_pass_that_failed_is_no_outage(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers could renew their leases during this pause, unlike during an outage of the store."""
+    janitor = bench.janitor()
+    job_id = await bench.enqueue()
+    await bench.lease()
+    await janitor.run_once()
+    with monkeypatch.context() as patch:
+        patch.setattr(Recovery, "unpark", broken)
+        with pytest.raises(ZeroDivisionError):
+            await janitor.run_once()
+    await bench.jump(30)
+    await janitor.run_once()
+    assert (await bench.job(job_id)).state is J.PENDING
+
+
+async def broken(*_: object) -> int:
+    raise ZeroDivisionError
 
 
 # Outages

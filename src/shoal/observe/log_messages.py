@@ -197,6 +197,10 @@ MESSAGES: Mapping[str, LogMessage] = {
     "CrawlChanged": info("crawl changed"),
     "CrawlMoved": info("crawl {state}", of="state", choices={"failed": error("crawl failed: {reason}")}),
     "ChoreFailed": warning("{chore} failed, retrying in {retry_in_seconds:g} s: {error}"),
+    "ExpiryFailed": warning(
+        "job {job_id} cannot be returned to the queue after its lease expired ({count} such jobs), "
+        "retrying later: {error}"
+    ),
     "FetchBlocked": info("not fetched, {code}: {detail}"),
     "JobEnqueued": info("{kind} job enqueued"),
     "JobLeased": info("{kind} job leased"),

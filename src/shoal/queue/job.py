@@ -307,6 +307,10 @@ class LostJob(Struct, frozen=True):
     max_retry: int | None  # how many times bots may lose the job, if its policy sets a limit
     settled: bool  # URLs were settled since the grant, so earlier crashes no longer count
 
+    @property
+    def fence(self) -> Fence:
+        return Fence(self.id, self.epoch)
+
 
 class RunListener(Protocol):
     """The owner of the runs of one job kind. The queue calls it in the transaction that ends or returns jobs, so that

@@ -12,10 +12,11 @@ from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
 from shoal.base.database.clock import ClockWatch
 from shoal.base.errors import LeaseLost
+from shoal.base.ids import JobId
 from shoal.base.settings import QueueSettings
 from shoal.base.signals import Signal
 from shoal.queue import states
-from shoal.queue.job import Fence, Lease, LostJob, bot_holder, bot_of, is_bot
+from shoal.queue.job import Lease, LostJob, bot_holder, bot_of, is_bot
 from shoal.queue.lanes import LaneRepair, Lanes
 from shoal.queue.moves import JobMoves, JobsMoved
 from shoal.queue.states import GrantEnd, JobState, Move
@@ -33,6 +34,14 @@ def answer_within(settings: QueueSettings) -> timedelta:
 class JobsReturned(Signal, frozen=True, kw_only=True):
     """Waiting jobs of private lanes went to the shared lane, so every worker may lease them."""
 
+    count: int
+
+
+class ExpiryFailed(Signal, frozen=True, kw_only=True):
+    """Jobs with expired leases could not be returned to the queue. `job_id` and `error`: those of the first job."""
+
+    job_id: str
+    error: str
     count: int
 
 
@@ -76,7 +85,7 @@ class Recovery:
         async def commit(tx: Tx) -> int:
             await self._moves.lock_run(tx, kind, run_id)
             # Check again under the locks: workers may have renewed their leases since `expired` read them (0021).
-            lost = await self._store.lost_in(tx, [Fence(job.id, job.epoch) for job in seen], expired=True)
+            lost = await self._store.lost_in(tx, [job.fence for job in seen], expired=True)
             await self._move_lost(tx, lost, GrantEnd.EXPIRED)
             for bot, count in Counter(bot for job in lost if (bot := bot_of(job.lease_holder))).items():
                 signal = BotLeasesLost(token=bot[0], bot_id=bot[1], count=count)
@@ -84,6 +93,10 @@ class Recovery:
             return len(lost)
 
         return await self._database.run(commit)
+
+    def report_failures(self, job_id: JobId, error: str, count: int) -> None:
+        """Report jobs that `expire` could not take back."""
+        self._signals.emit(ExpiryFailed(job_id=job_id, error=error, count=count))
 
     async def lose(self, lease: Lease, error: str, reason: str = states.WORKER_LOST) -> JobState:
         """Take a job back before its lease expires, because the child that ran it died or was killed as stalled."""
