@@ -1,5 +1,11 @@
 """The measurements of a worker about itself, and the rate limit of its fetches."""
 
+import sys
+from pathlib import Path
+from subprocess import PIPE, Popen
+
+import pytest
+
 from shoal.base.clock import FakeClock
 from shoal.base.machine import usage
 from shoal.hosts.rate import FetchRate
@@ -84,3 +90,43 @@ def test_usage_counts_this_process() -> None:
     assert before.memory_bytes > 10_000_000
     assert sum(range(2_000_000)) > 0
     assert usage().cpu_seconds >= before.cpu_seconds
+
+
+GRANDCHILD = """
+import sys
+filled = b"x" * 60_000_000
+sum(range(5_000_000))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+CHILD = f"""
+import subprocess, sys, threading
+def run():
+    with subprocess.Popen([sys.executable, "-c", {GRANDCHILD!r}], stdin=subprocess.PIPE) as grandchild:
+        sys.stdin.readline()
+        grandchild.stdin.close()
+thread = threading.Thread(target=run)  # as in Chromium, which starts its processes in a thread
+thread.start()
+thread.join()
+print("ended", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="there is no /proc")
+def test_usage_counts_processes_that_a_child_has_started() -> None:
+    before = usage()
+    with Popen([sys.executable, "-c", CHILD], stdin=PIPE, stdout=PIPE, text=True) as child:
+        assert child.stdin
+        assert child.stdout
+        assert child.stdout.readline() == "ready\n"
+        running = usage()
+        child.stdin.write("end\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "ended\n"
+        ended = usage()
+        child.stdin.write("end\n")
+    assert running.memory_bytes - before.memory_bytes > 60_000_000
+    assert running.cpu_seconds - before.cpu_seconds > 0.05
+    assert ended.memory_bytes < running.memory_bytes - 50_000_000
+    assert ended.cpu_seconds >= running.cpu_seconds, "the CPU time of a process that has ended is kept"

@@ -30,45 +30,62 @@ def started(pid: int) -> str:
 
 
 class ProcessUsage(NamedTuple):
-    """The resources of this process and its children."""
+    """The resources of this process and its descendants."""
 
-    cpu_seconds: float  # since this process started, including children that have ended
-    memory_bytes: int
+    cpu_seconds: float  # since this process started, including descendants that have ended
+    memory_bytes: int  # resident memory of this process, and private memory of its descendants
 
 
 def usage() -> ProcessUsage:
-    """Measure this process and its children. On systems without /proc, living children are not included."""
+    """Measure this process and its descendants, such as converters and browsers. This takes some milliseconds if there
+    are many of them. On systems without /proc, living descendants are not included."""
     times = os.times()
     cpu = times.user + times.system + times.children_user + times.children_system
-    memory = _memory_of("self")
-    for child in _children():
-        cpu += _cpu_of(child)
-        memory += _memory_of(child)
-    return ProcessUsage(cpu, memory or getrusage(RUSAGE_SELF).ru_maxrss * 1024)
+    resident, _ = _memory_of("self")
+    memory = resident or getrusage(RUSAGE_SELF).ru_maxrss * 1024
+    for pid in _descendants():
+        cpu += _cpu_of(pid)
+        memory += _memory_of(pid)[1]
+    return ProcessUsage(cpu, memory)
 
 
-def _children() -> list[str]:
-    """Return the pids of this process's children, which have no children themselves."""
-    found: list[str] = []
-    for task in Path("/proc/self/task").glob("*/children"):
-        with suppress(OSError):
-            found += task.read_text().split()
+def _descendants() -> list[str]:
+    """Return the pids of the descendants of this process."""
+    found = _children("self")
+    seen = set(found)
+    for pid in found:  # grows
+        some = [one for one in _children(pid) if one not in seen]
+        seen.update(some)
+        found += some
     return found
 
 
+def _children(pid: str) -> list[str]:
+    """Return the pids of a process's children: the system lists them by the thread that started them."""
+    found: list[str] = []
+    with suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):
+                found += (thread / "children").read_text().split()
+    return list(dict.fromkeys(found))
+
+
 def _cpu_of(pid: str) -> float:
+    """Return the CPU time of a process and of those of its children that have ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    except (OSError, IndexError):
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
         return 0.0
 
 
-def _memory_of(pid: str) -> int:
+def _memory_of(pid: str) -> tuple[int, int]:
+    """Return the resident memory of a process, and the part of it that is not shared with other processes."""
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError):
-        return 0
+        _, resident, shared, *_ = map(int, Path(f"/proc/{pid}/statm").read_text().split())
+        return resident * os.sysconf("SC_PAGE_SIZE"), (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return 0, 0
 
 
 def die_with_parent(parent: int) -> None:

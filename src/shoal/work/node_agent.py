@@ -87,7 +87,7 @@ class NodeAgent:
             self._depth = await self._lane_depth()
         worker, now = self._worker(), self._clock.monotonic()
         status, (recent, success_rate, latency) = worker.status, worker.tasks.recent()
-        cpu_percent, memory = self._usage(now)
+        cpu_percent, memory = await asyncio.to_thread(self._usage, now)
         return NodeStatus(
             max_concurrency=status.run_capacity,
             active_tasks=status.active_runs,

@@ -53,8 +53,10 @@ class Node(Resource, kw_only=True):
     rate_limit: Annotated[float | None, describe("Maximum number of pages per second; null: unlimited.")]
     is_proxy_mode: Annotated[bool, describe("Whether the node has proxies.")]
     capabilities: Annotated[list[str], describe("Capabilities of the node; `js` if it can render pages.")]
-    cpu_percent: Annotated[float, describe("CPU use of the node and its child processes, in percent of one core.")]
-    memory_bytes: Annotated[int, describe("Memory use of the node and its child processes.")]
+    cpu_percent: Annotated[float, describe("CPU use of all processes of the node, in percent of one core.")]
+    memory_bytes: Annotated[
+        int, describe("Memory use of all processes of the node; of child processes, only private memory.")
+    ]
     browsers: Annotated[int, describe("Browsers that run on the node.")]
     browser_pages: Annotated[int, describe("Pages in these browsers.")]
     browser_slots: Annotated[
