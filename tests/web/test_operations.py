@@ -60,7 +60,7 @@ async def test_a_dead_letter_is_found_explained_and_retried(shop: ServedControll
     listed = await visitor.get("/jobs?q=state:dead+kind:page")
     assert (job_id in listed.html, "Failed" in listed.text) == (True, True)
     page = await visitor.get(f"/jobs/{job_id}")
-    assert "It is failed (its last attempt failed) since " in page.text
+    assert "Its state has been failed (its last attempt failed) since " in page.text
     assert "no route <b>to</b> host" in page.text
     assert "<b>to</b>" not in page.html
     assert re.search(r"crawler-1/7.*4711", page.text)
