@@ -39,17 +39,10 @@ class StoredResponse:
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyRecord:
-    """The stored state of a key: the id of the created object, the response (if there is one yet), and the time when
-    the key was first sent (`None` if the request has no key)."""
+    """The stored state of a key: the id of the created object, and the response (if there is one yet)."""
 
     subject: str
     answer: StoredResponse | None = None
-    since: int | None = None
-
-    def covers(self, created_at: int) -> bool:
-        """Return whether an object whose id the caller chose was created by a request with this key, not by an earlier
-        request."""
-        return self.since is not None and created_at >= self.since
 
 
 class Idempotency:
@@ -75,14 +68,24 @@ class Idempotency:
         row = await self._database.run(commit)
         if row["digest"] != digest:
             raise InvalidInput("Idempotency-Key", "was already used with a different request", "choose another key")
-        return IdempotencyRecord(row["subject"], _response(row), row["created_at"])
+        return IdempotencyRecord(row["subject"], _response(row))
 
-    async def end(self, key: IdempotencyKey, answer: StoredResponse) -> StoredResponse:
-        """Store the response, unless the key already has a response or is gone. Return the response that every repeated
-        request gets from now on."""
+    async def end(self, key: IdempotencyKey, subject: str, answer: StoredResponse) -> StoredResponse:
+        """Store the response, unless the key already has a response, is gone, or is used for a different object. Return
+        the response that every repeated request gets from now on."""
+        return await self._database.run(lambda tx: self.end_in(tx, key, subject, answer))
+
+    async def end_in(self, tx: Tx, key: IdempotencyKey, subject: str, answer: StoredResponse) -> StoredResponse:
+        """Like `end`, in the commit that creates the object. Required if the caller chose the object's id: that the
+        object exists does not show who created it, but the response does."""
         values = {"status": answer.status, "answer": answer.body, "location": answer.location}
-        row = await self._database.run(lambda tx: tx.one("answer_key", **values, **asdict(key)))
+        row = await tx.one("answer_key", subject=subject, **values, **asdict(key))
         return (None if row is None else _response(row)) or answer
+
+    async def answer(self, key: IdempotencyKey, subject: str) -> StoredResponse | None:
+        """Return the stored response, if there is one."""
+        row = await self._database.read(lambda tx: tx.one("kept_key", subject=subject, **asdict(key)))
+        return None if row is None else _response(row)
 
     async def forget(self, key: IdempotencyKey, subject: str) -> None:
         """Release the key of a rejected request, which created no object, so that a corrected request can use the key.

@@ -1,7 +1,7 @@
 """Job groups (created, counted, cancelled, and ended with their last job), and the results of policies over time."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
@@ -28,6 +28,14 @@ RETRY_AFTER_SECONDS = 5.0  # how long to wait before a batch that was held back 
 URLS_INLINE = 500  # more URLs are read in a thread, because ten thousand would block the event loop for 100 ms
 JOBS_AT_ONCE = 2_000  # jobs that one statement enqueues
 MAX_LISTED = 10  # indexes of rejected URLs in an error message
+
+
+GroupHook = Callable[[Tx, Group], Awaitable[None]]
+"""Called in the commit that creates a group."""
+
+
+async def _no_hook(tx: Tx, group: Group) -> None:
+    pass
 
 
 class GroupEnded(Signal, frozen=True, kw_only=True):
@@ -75,10 +83,10 @@ class Groups:
         self._proxies = proxies or Proxies()
         self._back_pressure = back_pressure
 
-    async def make(self, config: GroupConfig) -> Group:
-        """Store a group and a job for each of its URLs in one commit. All jobs are queued immediately; the rate limit
-        decides how many jobs of a host are leased at the same time. Raise `HeldBack` while too many jobs are
-        waiting."""
+    async def make(self, config: GroupConfig, hook: GroupHook = _no_hook) -> Group:
+        """Store a group and a job for each of its URLs in one commit, which ends with `hook`. All jobs are queued
+        immediately; the rate limit decides how many jobs of a host are leased at the same time. Raise `HeldBack` while
+        too many jobs are waiting."""
         self._proxies.check(config.crawl_config.proxy, "crawl_config.proxy")
         group_id = GroupId(config.group or new_id("grp"))
         if len(config.urls) > URLS_INLINE:
@@ -91,16 +99,19 @@ class Groups:
         spec = PageSpec(crawl_config=config.crawl_config, rule_set=config.rule_set)
         new = NewGroup(group_id, config.project, config.labels, config.priority, len(jobs), spec)
 
-        async def commit(tx: Tx) -> None:
+        async def commit(tx: Tx) -> Group:
             if await self._store.insert(tx, new) is None:
                 raise AlreadyExists("job group", group_id, "choose another id, or leave it out")
             # All jobs in one commit: otherwise the first jobs, and then the group, could end before the rest is stored
             # (0022).
             for start in range(0, len(jobs), JOBS_AT_ONCE):
                 await self._queue.enqueue_in(tx, jobs[start : start + JOBS_AT_ONCE])
+            group = await self._store.get(tx, group_id)
+            assert group is not None
+            await hook(tx, group)
+            return group
 
-        await self._database.run(commit)
-        return await self.get(group_id)
+        return await self._database.run(commit)
 
     async def get(self, group_id: str) -> Group:
         group = await self._database.read(lambda tx: self._store.get(tx, group_id))

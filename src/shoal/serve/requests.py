@@ -99,12 +99,11 @@ async def respond_once(
     `content` returns the content of the request if it is not in the JSON body."""
     async with id_once(idempotency, request, prefix, content) as record:
         if record.answer is not None:
-            return _replay(record.answer)
+            return replay(record.answer)
         response = await create(record)
         if (key := key_of(request)) is None:
             return response
-        stored = StoredResponse(response.status_code, bytes(response.body).decode(), response.headers.get(LOCATION))
-        return _replay(await idempotency.end(key, stored))
+        return replay(await idempotency.end(key, record.subject, stored(response)))
 
 
 @asynccontextmanager
@@ -133,6 +132,12 @@ def key_of(request: EndpointRequest[B, Q]) -> IdempotencyKey | None:
     return IdempotencyKey(caller_of(request.http).who, f"{request.http.method} {request.http.url.path}", sent)
 
 
-def _replay(stored: StoredResponse) -> Response:
-    headers = {} if stored.location is None else {LOCATION: stored.location}
-    return Response(stored.body, stored.status, headers, Json.media_type)
+def stored(response: Json) -> StoredResponse:
+    """Return a response in the form in which it is stored with its key."""
+    return StoredResponse(response.status_code, bytes(response.body).decode(), response.headers.get(LOCATION))
+
+
+def replay(answer: StoredResponse) -> Response:
+    """Return a stored response as it was sent."""
+    headers = {} if answer.location is None else {LOCATION: answer.location}
+    return Response(answer.body, answer.status, headers, Json.media_type)
