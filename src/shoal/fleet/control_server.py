@@ -337,7 +337,7 @@ class CountedHealth(health.aio.HealthServicer):
 
 
 class CountedReflection(reflection.aio.ReflectionServicer):
-    """Reflection. Its streams are counted, too."""
+    """The reflection service, whose streams are counted, too."""
 
     def __init__(self, service: ControlService, names: Sequence[str]) -> None:
         super().__init__(names)

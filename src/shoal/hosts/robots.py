@@ -142,8 +142,8 @@ class RobotsState(StrEnum):
 
 
 class RobotsRecord(Struct, frozen=True):
-    """The stored robots.txt of one host: the file or, if there is none, the failure code (if any) on the first line,
-    then the reason."""
+    """The stored robots.txt of one host. `body` is the file or, if there is none, the reason for that; if the request
+    failed, the failure code comes first, on its own line."""
 
     state: RobotsState
     body: str

@@ -133,7 +133,7 @@ class Groups:
         unchanged."""
 
         async def commit(tx: Tx) -> None:
-            # The lock is not shared: a commit with the last result must not end the group at the same time (0050).
+            # Lock the group exclusively: a commit with the last result must not end it at the same time (0050).
             group = await self._store.lock(tx, group_id)
             if group is None:
                 raise NotFound("job group", group_id)

@@ -109,8 +109,8 @@ async def read_all(store: BodyStore, places: Sequence[BodyLocation]) -> dict[Bod
 
 
 def within(pages: Iterable[P], most: int, page_of: Callable[[P], Page]) -> Iterator[list[P]]:
-    """Yield the pages in order, in batches whose stored bodies have at most `most` bytes in total, or in batches of one
-    larger page."""
+    """Yield the pages in order, in batches. The stored bodies of a batch have at most `most` bytes in total, but a
+    larger page is a batch by itself."""
     part: list[P] = []
     size = 0
     for page in pages:

@@ -76,7 +76,7 @@ class JobStore:
         return await tx.one("fence_job", id=fence.job_id, epoch=fence.epoch) is not None
 
     async def extend(self, tx: Tx, fences: Sequence[Fence], ttl: timedelta) -> Extended:
-        """Renew these leases in one statement; returns those that were renewed, and which of their jobs to kill.
+        """Renew these leases in one statement; return the renewed ones, and those of them whose jobs have to be killed.
         Never waits for a fence."""
         # Locked in the order in which a turn moves jobs, so that two commits of one worker never wait for each other.
         asked = sorted((fence.job_id, fence.epoch, span(ttl)) for fence in fences)
@@ -155,8 +155,8 @@ class JobStore:
         return len(rows)
 
     async def kill_run(self, tx: Tx, run_id: str, grace: timedelta) -> int:
-        """Have the leased jobs of a run killed by their workers after `grace`, unless they have ended by then;
-        returns how many. Workers learn this when they renew their leases."""
+        """Tell the workers to kill their leased jobs of this run after `grace`, unless the jobs have ended by then;
+        return the number of jobs marked. Workers learn this when they renew their leases."""
         return await tx.execute("kill_jobs_of_run", run_id=run_id, grace=span(grace))
 
     async def set_priority(self, tx: Tx, run_id: str, priority: int) -> None:
@@ -173,7 +173,8 @@ class JobStore:
     async def lost_in(self, tx: Tx, fences: Sequence[Fence], *, expired: bool) -> list[LostJob]:
         """Return the current state of the grants that still exist, locked against any other move; with `expired`, only
         grants whose lease has expired."""
-        # Two statements: the second statement sees what other commits have settled, for which the first one waited.
+        # The first statement locks, and may wait for other commits. The second statement sees what these commits have
+        # settled.
         epochs = {fence.job_id: fence.epoch for fence in fences}
         ids, known = list(epochs), list(epochs.values())
         query, more = ("lock_expired", {"epochs": known}) if expired else ("lock_jobs", {})

@@ -165,8 +165,8 @@ LOOK_EVERY_SECONDS = 0.05  # seconds
 
 
 class SqliteWake:
-    """Implements `queue.wake.Wake`. A poll takes microseconds and no lock, and is skipped while no subscriber is idle,
-    so it runs on the event loop itself."""
+    """Implements `queue.wake.Wake`. Polls run directly on the event loop: a poll needs only microseconds and takes no
+    lock, and polls happen only while a subscriber is idle."""
 
     is_shared = False
     problem = None

@@ -132,7 +132,8 @@ class SqlFrontier:
             more = earned.repeats + earned.growth
             if more and await tx.value("add_trap_points", crawl=crawl, pattern=pattern, points=more) >= TRAP_SCORE:
                 traps[pattern] = earned.sample
-        # The same pages gave points to the larger patterns around a trap, which may have other pages.
+        # Quarantine only the smallest patterns. The larger patterns around a trap got points from the same pages, but
+        # may also have good pages: drop their points.
         around = {pattern: _around(pattern, sample) for pattern, sample in traps.items()}
         larger = {pattern for patterns in around.values() for pattern in patterns}
         smallest = {pattern: sample for pattern, sample in traps.items() if pattern not in larger}
@@ -180,7 +181,7 @@ class SqlFrontier:
         numbers = await self._hosts.numbers(tx, sorted({*origins, *(origin(url.url) for url in urls)}))
         await self._lock_hosts(tx, crawl, numbers.values())
         await tx.many("set_fates", sorted((url.key, url.chk, crawl, int(Fate.OPEN)) for url in urls))
-        # These URLs are now requested themselves, even if they failed as redirect targets of other pages.
+        # From now on these URLs are requested directly, even those that failed as redirect targets of other pages.
         await tx.many("forget_targets", sorted((url.key, url.chk, crawl) for url in urls))
         hosts = await self._line_up(tx, crawl, urls, numbers)
         given = Counter(numbers[host_origin] for host_origin in origins)

@@ -430,8 +430,8 @@ class RedisFrontier:
         return [seq_word(task.seq), what, waiting.host, record, due, int(done.fate), page_host, *ended]
 
     async def _parents(self, place: CrawlPlace, settled: list[Settled]) -> dict[int, int | None]:
-        """Return the keys of the pages that led to URLs that wait again. This is needed because a task has only the URL
-        of its parent."""
+        """For each settled URL that goes back to the waiting ones, return the key of its parent, which is the page that
+        led to it. (A task contains only the URL of its parent.)"""
         again = [done.task.seq for done in settled if done.fate.waits]
         if not again:
             return {}

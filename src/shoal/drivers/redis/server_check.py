@@ -1,6 +1,6 @@
-"""The check of a Redis server before data is stored in it: its version, that it evicts no keys, that it is not a
-replica, and whether it keeps its data over a restart. Properties that can change are checked again while the server is
-used."""
+"""Checks a Redis server before data is stored in it: whether its version is supported, whether it evicts keys, whether
+it is a replica, and whether it keeps its data over a restart. Properties that can change are checked again while the
+server is used."""
 
 import asyncio
 from collections.abc import Sequence
