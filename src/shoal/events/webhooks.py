@@ -155,7 +155,7 @@ class Webhooks:
         return await self._database.read(lambda tx: self._events.after(tx, after, limit))
 
     async def latest(self, limit: int) -> list[EventReceipt]:
-        """Return the newest events, newest first; fewer than `limit` if some of these numbers were removed."""
+        """Return the newest events, newest first; fewer than `limit` if some of them have already been removed."""
 
         async def look(tx: Tx) -> list[EventReceipt]:
             return await self._events.after(tx, max(0, await self._events.last(tx) - limit), limit)

@@ -91,7 +91,7 @@ class RuleMatcher(Generic[Meaning]):
     is used."""
 
     def __init__(self, rules: Iterable[tuple[str, bool, Meaning]]) -> None:
-        """Take rules as (path, whether it allows, the caller's value for it)."""
+        """Take rules as tuples: a path, whether the rule allows it, and the caller's value for the rule."""
         patterns = [(_Pattern.of(path), allows, rule) for path, allows, rule in rules]
         self._all = sorted(patterns, key=lambda one: (one[0].length, one[1]), reverse=True)
         self._special = [one for one in self._all if one[0].prefix is None]

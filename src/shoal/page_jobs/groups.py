@@ -199,7 +199,7 @@ ABSENT: Final = object()
 
 
 class DataChange(Struct, frozen=True):
-    """A value that differs at a path. A None means that the value was absent before, or is absent now."""
+    """A path at which two results have different values. None means that the result has no value there."""
 
     path: str
     before: Any

@@ -193,7 +193,8 @@ def source_from(answer: Response, rendered: bytes | None, limits: Limits) -> "So
 
 
 def body_missing(page: Page) -> BodyNotKept:
-    """Return the error for the content of a page without a stored body, which says what can be done about that."""
+    """Return the error for a request for the content of a page that has no stored body. The error says what can be
+    done."""
     if page.status is None:
         why = (page.error_message or "it was not fetched").rstrip(".")
         return BodyNotKept(page.url, f"it got no response ({why})", "check its status or error first")

@@ -57,7 +57,7 @@ class Enqueuer:
 
 
 def _check(job: NewJob, place: int) -> None:
-    """Reject, by its field name, a value that the store would reject with a bare error."""
+    """Reject a value that the store would reject with an unclear error, and name its field."""
     if not 0 <= job.priority <= 100:
         raise InvalidInput(f"jobs[{place}].priority", f"cannot be {job.priority}", "give a whole number from 0 to 100")
     if job.max_attempts < 1:

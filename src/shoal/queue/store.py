@@ -88,9 +88,9 @@ class JobStore:
     async def beat(
         self, tx: Tx, owner: str, fence: Fence, ttl: timedelta, longest: timedelta
     ) -> HeartbeatAnswer | None:
-        """Renew a bot's lease by the job's own `lock_ttl` or else `ttl`, but not beyond `longest` after it was granted,
-        unless its term is longer; None if that time is over, or the lease does not belong to that owner. The result
-        says whether the job was cancelled."""
+        """Renew a bot's lease by one term: the job's own `lock_ttl`, or else `ttl`. The lease ends at the latest
+        `longest` after its grant, or one term after it if that is longer. Return None if this time is over, or if the
+        lease does not belong to that owner. The result says whether the job was cancelled."""
         grant = {"id": fence.job_id, "epoch": fence.epoch, "owner": owner}
         row = await tx.one("beat_job", **grant, ttl=span(ttl), longest=span(longest))
         if row is not None:

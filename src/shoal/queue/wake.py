@@ -95,7 +95,8 @@ class WakeListeners:
 
 
 class WakeHealth:
-    """The state of hints: they arrive or get lost. Only changes are emitted, because an outage repeats its error."""
+    """The state of hints: they arrive or get lost. Only changes are emitted, because the same error is repeated as long
+    as an outage lasts."""
 
     def __init__(self, signals: Signals) -> None:
         self._signals = signals

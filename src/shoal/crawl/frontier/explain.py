@@ -327,7 +327,8 @@ def skipped_by(config: CrawlConfig, url: Url, fate: Fate) -> Sentence:
             if config.depth is None:
                 return Sentence(
                     message(
-                        "Each path on which it was found had more links than the depth limit, which was removed since."
+                        "Each path on which it was found had more links than the depth limit, which has been removed "
+                        "since."
                     )
                 )
             one, other = (

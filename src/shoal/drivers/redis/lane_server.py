@@ -70,7 +70,7 @@ def entries_of(rows: Sequence[Any]) -> list[LaneEntry]:
 
 
 def read_place(place: bytes) -> tuple[str, int]:
-    """Return the job and the rank in a host's entry for a waiting job."""
+    """Parse a host's entry for a waiting job; return the job and its rank."""
     _, rank, job_id = place.rsplit(b"\t", 2)
     return job_id.decode(), int(rank, 16) - RANK_OFFSET
 
