@@ -82,7 +82,7 @@ class HostQueue(Protocol):
     whether or not the host got a job; if that commit fails, the host is ready again."""
 
     async def make_ready(self, tx: Tx, request: LeaseRequest, ahead_seconds: float, limit: int) -> None:
-        """Make hosts ready that may be requested now or within `ahead_seconds`."""
+        """Mark as ready the hosts that may be requested now or within `ahead_seconds`."""
         ...
 
     async def take(self, tx: Tx, request: LeaseRequest, most: int, looked: Collection[Key]) -> list[TakenHost]:

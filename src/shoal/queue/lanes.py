@@ -115,8 +115,9 @@ class Lanes(Protocol):
         ...
 
     async def make_due(self, tx: Tx) -> int:
-        """Make a batch of jobs available whose start time has come; return how many. A pop makes such jobs available,
-        too, but nobody pops while all workers are busy, and `depth` counts only jobs that are marked as due."""
+        """Make jobs available once their start time has come, in one batch; return how many. A pop makes such jobs
+        available, too, but nobody pops while all workers are busy, and `depth` counts only jobs that are marked as
+        due."""
         ...
 
     async def repair(self, database: Database) -> LaneRepair:

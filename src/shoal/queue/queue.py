@@ -287,7 +287,7 @@ class Queue:
 
     async def other_run_waits(self, tx: Tx, job_id: JobId) -> bool:
         """Return whether a job of a different run, with the same or a higher priority, has waited in the same lane for
-        longer than an idle worker's poll interval, which means that no worker is free for that job."""
+        longer than an idle worker's poll interval. If so, no worker is free for that job."""
         return await self.jobs.other_run_waits(tx, job_id, self.settings.poll_every)
 
     async def kill_run(self, tx: Tx, run_id: str) -> int:

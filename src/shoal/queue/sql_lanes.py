@@ -313,8 +313,8 @@ def _outcome(move: Move) -> tuple[Any, ...]:
 
 
 def _error(move: Move) -> str | None:
-    """Return the error as it is stored. It may quote a page or a bot, so it is cleaned: it must not fail the other
-    moves of its batch."""
+    """Return the error as it is stored. An error may quote a page or a bot, so characters that the store rejects are
+    removed: they would fail the other moves of the batch."""
     return None if move.error is None else storable(move.error)
 
 

@@ -144,7 +144,7 @@ class JobStore:
 
     async def other_run_waits(self, tx: Tx, job_id: JobId, min_wait: timedelta) -> bool:
         """Return whether a job of a different run, with the same or a higher priority, has been due in the same lane
-        for longer than `min_wait`, which means that no worker was free for that job."""
+        for longer than `min_wait`. If so, no worker was free for that job."""
         asked = {"id": job_id, "min_wait": span(min_wait), "ageing": self._ageing}
         return await tx.one("other_run_waits", **asked) is not None
 

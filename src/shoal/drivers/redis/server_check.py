@@ -15,8 +15,8 @@ from shoal.drivers.redis.connection import RedisClient, Value
 
 class ServerSignals:
     """Emits signals about a server from any thread. Calls to the server are made in units of work, which SQLite runs on
-    a separate thread, so the signals are passed to the event loop of the process that built this object. They do not
-    wait for a commit: an unusable server must be reported especially if it makes the transaction fail."""
+    a separate thread, so the signals are passed to the event loop of the process that built this object. The signals do
+    not wait for a commit: if an unusable server makes the transaction fail, this must be reported, too."""
 
     def __init__(self, signals: Signals) -> None:
         self._signals = signals
