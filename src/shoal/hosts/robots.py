@@ -216,7 +216,8 @@ class RobotsFile(Struct):
         return file
 
     def agent_for(self, token: str) -> str | None:
-        """Return the name under which the file addresses an agent: its own, `*`, or None."""
+        """Return the name under which the file addresses an agent: the name of the agent, `*`, or None if the file does
+        not address it."""
         named = {agent for group in self.groups for agent in group.agents}
         return next((name for name in (token.lower(), ANYBODY) if name in named), None)
 

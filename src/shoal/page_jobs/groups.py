@@ -48,7 +48,8 @@ async def end_group(tx: Tx, signals: Signals, group: Group, state: GroupState, r
 
 
 async def end_groups_without_jobs(tx: Tx, signals: Signals, group_ids: Iterable[str]) -> None:
-    """End the groups among these whose last job has ended, in the commit that ended that job. The groups are locked."""
+    """Of these groups, end those whose last job has ended. Call this in the commit that ends the jobs. The groups are
+    locked."""
     for group_id in group_ids:
         if (group := await GroupStore().lock_ended(tx, group_id)) is not None:
             await end_group(tx, signals, group, GroupState.COMPLETED)

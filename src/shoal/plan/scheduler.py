@@ -132,7 +132,7 @@ class Scheduler:
         self, tx: Tx, policies: Sequence[Policy], now: int
     ) -> tuple[list[_Plan], list[ScheduleStep], list[PolicyStuck]]:
         """Return a plan for each policy that may start, the next step of each policy that may not start now, and the
-        policies that cannot be run and must not block the others."""
+        policies that cannot be run (they must not block the others)."""
         boosts = await self._store.boosts(tx, sorted(set(_subjects(policies))))
         plans, late, stuck = [], [], []
         for policy in policies:

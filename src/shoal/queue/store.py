@@ -128,8 +128,8 @@ class JobStore:
         return [lease_of(row) for row in await tx.all("jobs_of_holder", holder=holder)]
 
     async def held_by_process(self, tx: Tx, holder: str) -> list[Lease]:
-        """Return the leases of a process and of its children, whose names begin with its own and a slash. Reads every
-        locked job: call it rarely."""
+        """Return the leases of a process and of its children, whose names begin with the name of the process and a
+        slash. Reads every locked job: call it rarely."""
         return [lease_of(row) for row in await tx.all("jobs_of_process", holder=holder)]
 
     async def mark_settled(self, tx: Tx, fence: Fence) -> None:

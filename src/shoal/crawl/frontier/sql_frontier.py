@@ -414,8 +414,8 @@ async def _fresh_by_reading(tx: Tx, crawl: int, waiting: dict[Key, NewUrl]) -> t
 
 
 async def _fresh_by_inserting(tx: Tx, crawl: int, waiting: dict[Key, NewUrl]) -> tuple[set[Key], Counter[Fate]]:
-    """Record the URLs that are not known, as `_fresh_by_reading` does, but on PostgreSQL, where the unique key decides
-    between walkers that add the same URL at the same time."""
+    """The same as `_fresh_by_reading`, for PostgreSQL: if several walkers add the same URL at the same time, the unique
+    key decides for which of them it is new."""
     rows = await tx.batch("add_fates", [(*key, crawl, int(url.fate)) for key, url in waiting.items()])
     reopened = [row["was"] for row in rows if row["reopened"]]
     if None in reopened:  # another walker has just skipped the URL, and only a new snapshot shows the reason
