@@ -1,8 +1,9 @@
 """Idempotency keys: a request that is repeated with the same key is executed only once, no matter which controllers
 receive it.
 
-The id of the object that a request creates is chosen in advance and stored with the key. If a repeated request finds no
-response, because the first request failed or is still running, it therefore creates the same object, not a second one.
+The id of the object that a request creates is chosen in advance and stored with the key. A repeated request may find no
+response, because the first request failed or is still running. It then uses the stored id, and so creates the same
+object, not a second one.
 """
 
 from dataclasses import asdict, dataclass
@@ -53,7 +54,7 @@ class Idempotency:
 
     async def begin(self, key: IdempotencyKey, content: str, subject: str) -> IdempotencyRecord:
         """Return the id of the object to create, and the response if a request with this key already has one. Reject a
-        key that was sent with a different request."""
+        key that was already used with a different request."""
         if not key.key.isascii() or not key.key.isprintable() or not 0 < len(key.key) <= LONGEST:
             raise InvalidInput(
                 "Idempotency-Key", f"is not 1 to {LONGEST} printable ASCII characters", "send a key of that form"
@@ -89,7 +90,7 @@ class Idempotency:
 
     async def forget(self, key: IdempotencyKey, subject: str) -> None:
         """Release the key of a rejected request, which created no object, so that a corrected request can use the key.
-        If the key was already released and is used for a different object, it stays."""
+        A key that was released before, and is in use again for a different object, is left alone."""
         await self._database.run(lambda tx: tx.execute("forget_key", subject=subject, **asdict(key)))
 
 

@@ -318,7 +318,7 @@ BUDGETS = frozenset({"max_pages", "max_bytes", "max_seconds"})
 """Limits on pages, bytes and time. When a limit is reached, the crawl completes with that limit's name as reason."""
 
 TRAP = "trap"
-"""The skip reason that is reported for URLs in quarantine. It is stored only once their patterns are cleared."""
+"""The skip reason that is reported for URLs in quarantine. It is not stored before their patterns are cleared."""
 
 
 class Counts(Struct, frozen=True):

@@ -56,7 +56,8 @@ async def end_group(tx: Tx, signals: Signals, group: Group, state: GroupState, r
 
 
 async def end_groups_without_jobs(tx: Tx, signals: Signals, group_ids: Iterable[str]) -> None:
-    """End the groups among these whose last job has ended, in the commit that ended that job. The groups are locked."""
+    """Of these groups, end those whose last job has ended. Call this in the commit that ends the jobs. The groups are
+    locked."""
     for group_id in group_ids:
         if (group := await GroupStore().lock_ended(tx, group_id)) is not None:
             await end_group(tx, signals, group, GroupState.COMPLETED)
@@ -144,7 +145,7 @@ class Groups:
         unchanged."""
 
         async def commit(tx: Tx) -> None:
-            # The lock is not shared: a commit with the last result must not end the group at the same time (0050).
+            # Lock the group exclusively: a commit with the last result must not end it at the same time (0050).
             group = await self._store.lock(tx, group_id)
             if group is None:
                 raise NotFound("job group", group_id)
@@ -210,7 +211,7 @@ ABSENT: Final = object()
 
 
 class DataChange(Struct, frozen=True):
-    """A value that differs at a path. A None means that the value was absent before, or is absent now."""
+    """A path at which two results have different values. None means that the result has no value there."""
 
     path: str
     before: Any

@@ -125,7 +125,7 @@ class Policies:
         return await self._database.read(look)
 
     async def counts(self, late: timedelta) -> PolicyCounts:
-        """Count all policies, the policies that are due, and the policies that have been due for longer than `late`."""
+        """Count all policies, those that are due, and those that are overdue by more than `late`."""
         return await self._database.read(lambda tx: self._store.counts(tx, span(late)))
 
     async def rewrite(self, policy_id: str, form: PolicyForm, *, audit: AuditHook = no_audit) -> Policy:

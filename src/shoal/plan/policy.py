@@ -190,7 +190,7 @@ LABELS = {
 
 @dataclass(frozen=True)
 class Policy:
-    """A stored policy. `planned_at` is its next scheduled time, `next_run_at` when that run starts."""
+    """A stored policy. `planned_at` is its next scheduled time; `next_run_at` is when that run will actually start."""
 
     id: str
     number: int

@@ -77,7 +77,7 @@ def explain_job(
     usage: tuple[int, int | None] | None,
     dispatch: JobDispatch | None = None,
 ) -> JobExplanation:
-    """Explain a job. `usage`: for the quota key that a parked job waits for, how many jobs are locked and the limit.
+    """Explain a job. `usage`: the number of locked jobs and the limit of the quota key for which a parked job waits.
     `dispatch`: why the job is in its lane; None: the dispatcher did not choose its lane."""
     if job.state is JobState.PENDING:
         found = _waiting(job, position, usage, dispatch)
