@@ -149,14 +149,15 @@ class QueueSettings(SettingsSection):
     poison_limit: Whole = setting(
         "SHOAL_POISON_LIMIT",
         3,
-        "A job becomes a dead letter after more consecutive worker deaths than this, without progress in between.",
+        "Maximum number of worker deaths that a job survives without progress in between; one more makes it a dead"
+        " letter.",
         ge=1,
         le=100,
     )
     ageing: Duration = setting(
         "SHOAL_QUEUE_AGEING",
         "60s",
-        "A waiting job gains one point of priority each time it has waited this long.",
+        "While a job waits, its priority rises by one point per interval of this length.",
     )
     stall_deadline: Duration = setting(
         "SHOAL_STALL_DEADLINE",
@@ -246,8 +247,8 @@ class CrawlSettings(SettingsSection):
     max_concurrent_curl: Whole = setting(
         "MAX_CONCURRENT_CURL",
         15,
-        "Maximum number of concurrent requests per crawl. If you set it explicitly, it also replaces the number of "
-        "connections per host of the crawl's speed; the delay between requests does not change.",
+        "Maximum number of concurrent requests per crawl. An explicit value also replaces the number of connections"
+        " per host that the crawl's speed sets; the delay between requests does not change.",
         ge=1,
         le=1000,
     )
@@ -387,7 +388,7 @@ class HostSettings(SettingsSection):
     backoff: Duration = setting(
         "SHOAL_HOST_BACKOFF",
         "2s",
-        "First back-off for a host that responds without Retry-After: with 429, or with 503 to several URLs.",
+        "First back-off of a host that responds with 429, or with 503 for several URLs, and sends no Retry-After.",
     )
     longest_backoff: Duration = setting(
         "SHOAL_HOST_BACKOFF_MAX",
@@ -419,7 +420,7 @@ class EgressSettings(SettingsSection):
     agent: Text = setting(
         "SHOAL_USER_AGENT",
         f"Shoal/{__version__} (self-hosted crawler)",
-        "User-Agent header, and the agent name looked up in robots.txt.",
+        "User-Agent header; the name at its start selects the rules in robots.txt.",
         shown="Shoal/VERSION (self-hosted crawler)",
         min_length=1,
         max_length=500,
@@ -483,14 +484,14 @@ class AuditSettings(SettingsSection):
     remeasured_pages: Whole = setting(
         "SHOAL_REMEASURED_PAGES",
         20,
-        "Maximum number of slow pages that are requested again before a gate fails because of response times.",
+        "Before response times fail a gate, slow pages are requested again: at most this many.",
         ge=0,
         le=1000,
     )
     commands: AnalyzerCommands = setting(
         "SHOAL_ANALYZERS",
         "",
-        "External analyzers, written NAME=COMMAND and separated by commas; their time, memory and output are limited.",
+        "External analyzers as `NAME=COMMAND`, separated by commas; their time, memory and output are limited.",
     )
     optional_analyzers: Text = setting(
         "SHOAL_OPTIONAL_ANALYZERS",
@@ -541,14 +542,15 @@ class PlanSettings(SettingsSection):
     backlog: Whole = setting(
         "SHOAL_SCHEDULE_BACKLOG",
         "10000",
-        "Back-pressure limit: while this many page jobs wait for a capability, the scheduler creates no more for it.",
+        "Back-pressure limit per capability: while this many page jobs that need it wait, the scheduler creates no"
+        " more of them.",
         ge=1,
         le=10_000_000,
     )
     rules: FilePath = setting(
         "SHOAL_PRIORITY_RULES",
         "",
-        "JSON or TOML file with the rules that compute the priorities of jobs that policies create.",
+        "JSON or TOML file with the rules for the priorities of policies' jobs.",
         shown="the built-in rules",
     )
     keep_signals: DurationOrInf = setting(

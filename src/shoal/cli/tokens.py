@@ -90,7 +90,7 @@ add_show(
 @click.option("--yes", is_flag=True, help="Revoke the token even if it is the last valid admin token.")
 @api_options
 def revoke(token_id: str, yes: bool, target: ApiTarget, as_json: bool) -> None:
-    """Revoke a token. Every controller rejects it within a few seconds."""
+    """Revoke a token. Every controller rejects the token within a few seconds."""
     token = run_on(target, lambda api: api.post(at(f"{TOKENS}/{{}}/revoke", token_id), {"force": yes}))
     print_answer(token, f"{token['id']} ({visible(token['name'])}) is revoked.", as_json=as_json)
 

@@ -93,13 +93,15 @@ class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         default_factory=dict
     )
     rule_set: Annotated[dict[str, Any] | None, describe("Rule set with the data to extract from the page.")] = None
-    lock_ttl: Annotated[Span, describe("Lease duration of a bot's job without a heartbeat.")] = "10m"
+    lock_ttl: Annotated[Span, describe("Lease duration of a bot's job; a heartbeat renews the lease.")] = "10m"
     max_retry: Annotated[Tries, describe("Maximum number of retries.")] = 3
     queue: Annotated[
         Capability | None,
         describe("Capability that a bot or worker needs. Default: `js` if js_required is set, else `http`."),
     ] = None
-    overlap: Annotated[Overlap, describe("What to do when a run is due while the last one is still active.")] = "skip"
+    overlap: Annotated[Overlap, describe("What to do when a run is due while the previous run is still active.")] = (
+        "skip"
+    )
     adaptive: Annotated[Adaptive | None, describe("Bounds of the adaptive frequency.")] = None
     not_after: Annotated[Moment | None, describe("No run starts after this time.")] = None
     labels: Annotated[Labels, describe("Labels as name and value.")] = field(default_factory=dict)
@@ -274,9 +276,9 @@ class PolicyChange(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     lock_ttl: Annotated[Span | UnsetType, describe("Lease duration of a bot's job.")] = UNSET
     max_retry: Annotated[Tries | UnsetType, describe("Maximum number of retries.")] = UNSET
     queue: Annotated[Capability | UnsetType | None, describe("Capability that a bot or worker needs.")] = UNSET
-    overlap: Annotated[Overlap | UnsetType, describe("What to do when a run is due while the last one is active.")] = (
-        UNSET
-    )
+    overlap: Annotated[
+        Overlap | UnsetType, describe("What to do when a run is due while the previous run is still active.")
+    ] = UNSET
     adaptive: Annotated[Adaptive | UnsetType | None, describe("Bounds of the adaptive frequency.")] = UNSET
     not_after: Annotated[Moment | UnsetType | None, describe("No run starts after this time.")] = UNSET
     labels: Annotated[Labels | UnsetType, describe("Labels as name and value; replaces all of them.")] = UNSET
