@@ -48,7 +48,7 @@ def tokens() -> None:
     help="Give the token this scope, instead of a role. Repeatable.",
 )
 @click.option("--node-id", metavar="ID", help="Node that may use the token; required for the role node.")
-@click.option("--expires-in", metavar="D", help="Expire the token after this long, such as 90d.  [default: never]")
+@click.option("--expires-in", metavar="D", help="Lifetime of the token; for example, `90d`.  [default: never]")
 @api_options
 def create(target: ApiTarget, as_json: bool, **which: Any) -> None:
     """Create a token. The token is printed once and cannot be shown again."""

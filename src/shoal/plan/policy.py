@@ -81,12 +81,14 @@ class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     seeds: Annotated[Seeds, describe("URLs from which to crawl a site. Give either seeds or url.")] = field(
         default_factory=list
     )
-    frequency: Annotated[Span | None, describe("Interval between runs, from 1m to 366d, such as 6h, 24h or 7d.")] = None
+    frequency: Annotated[
+        Span | None, describe("Interval between runs, from `1m` to `366d`; for example, `6h`, `24h` or `7d`.")
+    ] = None
     cron: Annotated[Cron | None, describe("Schedule as a cron expression. Give either cron or frequency.")] = None
     timezone: Annotated[Zone, describe("Time zone of cron and windows.")] = "UTC"
-    windows: Annotated[Windows, describe("Time windows in which runs may start, such as Mon-Fri 08:00-18:00.")] = field(
-        default_factory=list
-    )
+    windows: Annotated[
+        Windows, describe("Time windows in which runs may start; for example, `Mon-Fri 08:00-18:00`.")
+    ] = field(default_factory=list)
     jitter: Annotated[Span, describe("Maximum random delay of each run, to spread the load.")] = "0s"
     priority_base: Annotated[Importance, describe("Base priority from 0 to 100; higher runs first.")] = 50
     crawl_config: Annotated[dict[str, Any], describe("Fetch options of a page, or the options of a crawl.")] = field(
@@ -261,7 +263,9 @@ class PolicyChange(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     url: Annotated[Text | UnsetType | None, describe("Page to fetch. Give either url or seeds.")] = UNSET
     seeds: Annotated[Seeds | UnsetType, describe("URLs from which to crawl a site.")] = UNSET
-    frequency: Annotated[Span | UnsetType | None, describe("Interval between runs, such as 6h, 24h or 7d.")] = UNSET
+    frequency: Annotated[
+        Span | UnsetType | None, describe("Interval between runs; for example, `6h`, `24h` or `7d`.")
+    ] = UNSET
     cron: Annotated[Cron | UnsetType | None, describe("Schedule as a cron expression.")] = UNSET
     timezone: Annotated[Zone | UnsetType, describe("Time zone of cron and windows.")] = UNSET
     windows: Annotated[Windows | UnsetType, describe("Time windows in which runs may start.")] = UNSET
