@@ -71,7 +71,7 @@ async def test_a_dead_letter_is_found_explained_and_retried(shop: ServedControll
     assert "Cancel this job?" in asked.text
     assert (await shop.app.job_admin.get(job_id)).state == "pending"
     done = await visitor.post(f"/jobs/{job_id}/actions", {"action": "cancel", "confirmed": "yes"})
-    assert "It is cancelled (on request) since " in done.text
+    assert "Its state has been cancelled (on request) since " in done.text
 
 
 async def test_the_api_and_the_console_explain_each_job_alike(shop: ServedController, visitor: PlainBrowser) -> None:
