@@ -28,7 +28,9 @@ class Paging(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The query parameters of every list."""
 
     limit: Annotated[int, describe("Maximum number of items.", ge=1, le=MOST_ITEMS)] = 50
-    cursor: Annotated[Cursor | None, describe("`next` of the previous response, to continue after it.")] = None
+    cursor: Annotated[
+        Cursor | None, describe("`next` of the previous response; the list continues after that response.")
+    ] = None
 
     other_names: ClassVar = {"after": "cursor"}
 
