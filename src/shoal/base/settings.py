@@ -162,7 +162,7 @@ class QueueSettings(SettingsSection):
     stall_deadline: Duration = setting(
         "SHOAL_STALL_DEADLINE",
         "10m",
-        "Kill a job that makes no progress for this long while work is due.",
+        "Kill a job that makes no progress for this long although work is due.",
     )
     keep_finished: DurationOrInf = setting(
         "SHOAL_JOB_RETENTION",
@@ -577,7 +577,7 @@ class EventSettings(SettingsSection):
     longest: Duration = setting(
         "SHOAL_EVENTS_KEEP_MAX",
         lambda earlier: 4 * earlier["keep"],
-        "Maximum retention of events that the event file or the scheduler has not read yet.",
+        "How long events are kept at most if the event file does not contain them, or the scheduler has not read them.",
         shown="$SHOAL_EVENTS_KEEP times 4",
     )
     file: FilePath = setting(
