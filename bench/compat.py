@@ -20,8 +20,8 @@ ROUNDS, SHORT_ROUNDS, CALLS = 40, 5, 50
 SEED = "http://example.org/"
 ABOUT = (
     "Single calls from one thread, one after the other, with Redis on this machine and SQLite as the store of record. "
-    f"The two classes alternate after {CALLS} calls; the figures are medians of these rounds. The replaced class pops "
-    "URLs from a list; Shoal's `next` also leases the URL, and settles the previous URL."
+    f"The two classes take turns, {CALLS} calls each; the figures are medians over all turns. The class that Shoal "
+    "replaces pops URLs from a list; Shoal's `next` also leases the URL, and settles the previous URL."
 )
 
 

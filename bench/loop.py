@@ -40,10 +40,10 @@ def run(options: Namespace) -> Report:
     table.rows += [[request, *values] for request, values in found[:SLOWEST]]
     rest = max(max(values) for _, values in found[SLOWEST:])
     table.notes.append(
-        f"Medians and highest values of {reps} runs with {NODES} nodes; no request that is not listed took more than"
-        f" {show(rest)} ms. CPU time of other processes is not included, but they slow the thread down; and a pause of"
-        " the garbage collector is added to the request that is running at that moment. The highest values show this"
-        " noise. The load of the machine was"
+        f"Medians and highest values of {reps} runs with {NODES} nodes; all other requests took at most"
+        f" {show(rest)} ms. The CPU time of other processes is not included, but these processes slow the thread down."
+        " A pause of the garbage collector counts as time of the request that is running at that moment. The highest"
+        " values contain this noise. The load of the machine was"
         f" {load:.1f} before and {os.getloadavg()[0]:.1f} after the runs."
     )
     return report

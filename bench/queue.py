@@ -48,8 +48,8 @@ TAKER = LeaseRequest("bench", ["page"])
 ABOUT = (
     "Four measurements: (1) no-op jobs run through `shoal worker` and its page child; (2) the same store calls without "
     "a worker, where each `finish_and_lease` call handles one batch and is a commit that waits for the disk; (3) how "
-    "soon an idle worker starts a newly enqueued job; (4) with the default lease times, how soon the jobs of a worker "
-    "killed with SIGKILL run again."
+    "soon an idle worker starts a newly enqueued job; (4) how soon jobs run again after their worker was killed with "
+    "SIGKILL, with the default lease times."
 )
 
 

@@ -18,7 +18,7 @@ from shoal.queue.job import Fence, Lease, LeaseRequest
 from shoal.queue.recovery import ExpiryFailed
 from shoal.queue.states import JobState
 from tests.contract.conftest import SITE, Bench, database_at, settle_one
-from tests.support.refused_results import refuse_results
+from tests.support.refused_results import accept_results, refuse_all_results, refuse_results
 
 J = JobState
 URL = f"{SITE}/product"
@@ -98,14 +98,42 @@ async def test_a_result_that_the_store_refuses_fails_only_its_own_job(bench: Ben
     ]
 
 
+async def test_a_refused_result_that_is_sent_again_gets_the_same_answer(bench: Bench) -> None:
+    await refuse_results(bench.url, "http_status", 404)
+    for attempts, state in ((2, J.PENDING), (1, J.FAILED)):
+        await bench.enqueue(payload=work(), max_attempts=attempts, priority=90)
+        delivery = of(await bench.lease("w1"), good(http_status=404))
+        assert [one.state for one in (await bench.ingest.settle("w1", [delivery] * 2)).receipts] == [state] * 2
+        again = replace(delivery, result=replace(delivery.result, fetched_at=2_000_000))
+        assert await settle_one(bench.ingest, "w1", again) is state
+        with pytest.raises(LeaseLost):
+            await settle_one(bench.ingest, "w1", replace(delivery, result=good(http_status=500)))
+
+
 async def test_a_job_that_the_store_refuses_altogether_is_left_to_its_lease(bench: Bench) -> None:
     await refuse_results(bench.url, "url", "https://refused.example/")
     jobs = [await bench.enqueue(payload=work(url=url)) for url in (URL, "https://refused.example/", URL)]
     leases = [await bench.lease("w1") for _ in jobs]
     deliveries = [of(lease, replace(good(), url="")) for lease in leases]
+    for _ in range(2):
+        with pytest.raises(Exception, match="refused"):
+            await bench.ingest.settle("w1", deliveries)
+        assert [(await bench.job(job)).state for job in jobs] == [J.DONE, J.LOCKED, J.DONE]
+    await bench.lose()
     settled = await bench.ingest.settle("w1", deliveries)
     assert [one.state for one in settled.receipts] == [J.DONE, None, J.DONE]
-    assert [(await bench.job(job)).state for job in jobs] == [J.DONE, J.LOCKED, J.DONE]
+
+
+async def test_results_are_not_discarded_while_the_store_refuses_all_of_them(bench: Bench) -> None:
+    await refuse_all_results(bench.url)
+    jobs = [await bench.enqueue(payload=work()) for _ in range(2)]
+    leases = [await bench.lease("w1") for _ in jobs]
+    for deliveries in ([of(lease, good()) for lease in leases], [of(leases[0], good())]):
+        with pytest.raises(Exception, match="refused"):
+            await bench.ingest.settle("w1", deliveries)
+    await accept_results(bench.url)
+    settled = await bench.ingest.settle("w1", [of(lease, good()) for lease in leases])
+    assert [one.state for one in settled.receipts] == [J.DONE, J.DONE]
 
 
 async def test_a_dead_letter_that_the_store_refuses_holds_up_no_other(bench: Bench) -> None:

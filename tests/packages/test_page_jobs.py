@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,13 @@ from shoal.hosts.store import HostStore
 from shoal.hosts.throttle import HostUpdate
 from shoal.page_jobs.executor import UNREADABLE, PageJobExecutor
 from shoal.page_jobs.leasing import PutOff
-from shoal.page_jobs.result import Result, ResultDelivery
+from shoal.page_jobs.result import Result, ResultDelivery, Status
 from shoal.page_jobs.spec import Group, GroupConfig, GroupState, PageSpec
 from shoal.process.runners import page_job_executor
 from shoal.queue.job import NewJob
 from tests.packages.conftest import Answer, ScriptedSite, html, serving
 from tests.support.plain_jobs import SinglePageJobs
+from tests.support.refused_results import refuse_results
 
 RULES = {"fields": {"name": {"css": "h1", "required": True}, "price": {"css": ".price", "type": "float"}}}
 LOOPBACK = {"SHOAL_ALLOW_NETWORKS": "127.0.0.0/8"}
@@ -385,3 +387,33 @@ async def test_a_page_is_tried_as_often_as_its_worker_says_unless_a_number_was_g
             finally:
                 jobs.close()
     assert site.times("/page") == attempts
+
+
+async def test_a_refused_result_costs_the_other_results_of_its_commit_no_attempt(
+    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with process(store_url, tmp_path, WORKER_JOB_ATTEMPTS="1") as creator:
+        urls = [f"https://{host}.example/" for host in "abc"]
+        group = await creator.page_jobs.groups.make(GroupConfig.read({"urls": urls}))
+    await refuse_results(store_url, "http_status", 404)
+    limits: list[timedelta | None] = []
+    async with process(store_url, tmp_path, WORKER_JOB_ATTEMPTS="3") as worker:
+        run = type(worker.database).run
+
+        async def noted(database: Any, work: Any, *, within: timedelta | None = None) -> Any:
+            limits.append(within)
+            return await run(database, work, within=within)
+
+        jobs = page_job_executor(worker)
+        try:
+            tasks = await jobs.settle([], "w1", 3)
+            monkeypatch.setattr(type(worker.database), "run", noted)
+            failed = Result(Status.FAIL, "", 1, error_code="connect_error", error_message="It did not answer.")
+            results = [failed, Result(Status.SUCCESS, "", 1, http_status=404), failed]
+            sent = [ResultDelivery(task.lease.fence, result) for task, result in zip(tasks, results, strict=True)]
+            await jobs.settle(sent, "w1", 0)
+        finally:
+            jobs.close()
+        assert (await worker.page_jobs.groups.get(group.id)).jobs == {"pending": 3}
+        assert set(limits) == {worker.queue.answer_within}
+        assert len(limits) == 6, "together, each alone, the failure in place of the second, the rest"

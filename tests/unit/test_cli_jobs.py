@@ -106,7 +106,7 @@ def test_the_reason_of_a_run_or_a_page_is_shown_in_words(
     assert main(["jobs", "show", "job_leased"]) == 0
     assert words in capsys.readouterr().out
     assert main(["explain", "job", "job_leased"]) == 0
-    assert f"Its state has been done ({words}) since" in capsys.readouterr().out
+    assert f" in the state done ({words})." in capsys.readouterr().out
 
 
 def test_a_list_goes_on_after_its_last_job(capsys: pytest.CaptureFixture[str]) -> None:

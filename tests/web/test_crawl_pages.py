@@ -72,7 +72,7 @@ async def test_a_crawl_with_a_404_never_shows_only_zero_errors(shop: ServedContr
     await shop.app.database.run(lambda tx: shop.app.crawls.store.add_counts(tx, crawl.number, OUTSIDE, counts))
     seen = await visitor.get("/crawls")
     cells = dict(re.findall(r'data-label="([^"]+)">([^<]*)<', seen.html))
-    assert (cells["2xx"], cells["4xx"], cells["No answer"]) == ("7", "3", "0")
+    assert (cells["2xx"], cells["4xx"], cells["No response"]) == ("7", "3", "0")
 
 
 async def test_each_state_has_its_badge_and_its_reason(shop: ServedController, visitor: PlainBrowser) -> None:

@@ -60,7 +60,7 @@ async def test_a_dead_letter_is_found_explained_and_retried(shop: ServedControll
     listed = await visitor.get("/jobs?q=state:dead+kind:page")
     assert (job_id in listed.html, "Failed" in listed.text) == (True, True)
     page = await visitor.get(f"/jobs/{job_id}")
-    assert "It is failed (its last attempt failed) since " in page.text
+    assert " in the state failed (its last attempt failed): no route " in page.text
     assert "no route <b>to</b> host" in page.text
     assert "<b>to</b>" not in page.html
     assert re.search(r"crawler-1/7.*4711", page.text)
@@ -71,7 +71,7 @@ async def test_a_dead_letter_is_found_explained_and_retried(shop: ServedControll
     assert "Cancel this job?" in asked.text
     assert (await shop.app.job_admin.get(job_id)).state == "pending"
     done = await visitor.post(f"/jobs/{job_id}/actions", {"action": "cancel", "confirmed": "yes"})
-    assert "It is cancelled (on request) since " in done.text
+    assert " in the state cancelled (on request): no route " in done.text
 
 
 async def test_the_api_and_the_console_explain_each_job_alike(shop: ServedController, visitor: PlainBrowser) -> None:

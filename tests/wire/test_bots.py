@@ -18,6 +18,7 @@ from tests.support.api import ServedApi, served_api
 from tests.support.controller import ME, served_controller
 from tests.support.http_client import HttpAnswer
 from tests.support.page_jobs import add_page_jobs
+from tests.support.refused_results import accept_results, refuse_all_results
 
 RULES = {"fields": {"name": {"css": "h1", "required": True}}}
 SECRETS = {"policy": "pol_1", "labels": {"tenant": "acme"}, "project": "acme", "priority": {"importance": 50.0}}
@@ -101,6 +102,21 @@ async def test_the_same_result_sent_twice_gets_the_same_answer_and_one_event(api
     status, problem = await push(api, job, success(job, data={"name": "Another"}))
     assert (status, problem["code"]) == (409, "lease_lost")
     assert len(await outbox(api)) == 1
+
+
+async def test_a_bot_is_not_told_to_discard_a_result_that_cannot_be_stored_now(api: ServedApi, store_url: str) -> None:
+    [job_id] = await add_page_jobs(api.app)
+    [job] = await pull(api)
+    await refuse_all_results(store_url)
+    for path, body in (
+        (f"jobs/{job_id}/result", success(job)),
+        ("results", {"results": [{**success(job), "job_id": job_id}]}),
+    ):
+        status, problem = await api.ask(f"/bot/v1/{path}", body)
+        assert (status, problem["code"]) == (500, "unexpected")
+    assert await state(api, job_id) is JobState.LOCKED
+    await accept_results(store_url)
+    assert await push(api, job, success(job)) == (200, {"job_id": job_id, "state": "DONE"})
 
 
 async def test_a_failed_result_is_retried_as_the_server_decides_and_then_reported(api: ServedApi) -> None:

@@ -1,8 +1,9 @@
 """Idempotency keys: a request that is repeated with the same key is executed only once, no matter which controllers
 receive it.
 
-The id of the object that a request creates is chosen in advance and stored with the key. If a repeated request finds no
-response, because the first request failed or is still running, it therefore creates the same object, not a second one.
+The id of the object that a request creates is chosen in advance and stored with the key. A repeated request may find no
+response, because the first request failed or is still running. It then uses the stored id, and so creates the same
+object, not a second one.
 """
 
 from dataclasses import asdict, dataclass
@@ -39,17 +40,10 @@ class StoredResponse:
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyRecord:
-    """The stored state of a key: the id of the created object, the response (if there is one yet), and the time when
-    the key was first sent (`None` if the request has no key)."""
+    """The stored state of a key: the id of the created object, and the response (if there is one yet)."""
 
     subject: str
     answer: StoredResponse | None = None
-    since: int | None = None
-
-    def covers(self, created_at: int) -> bool:
-        """Return whether an object whose id the caller chose was created by a request with this key, not by an earlier
-        request."""
-        return self.since is not None and created_at >= self.since
 
 
 class Idempotency:
@@ -60,7 +54,7 @@ class Idempotency:
 
     async def begin(self, key: IdempotencyKey, content: str, subject: str) -> IdempotencyRecord:
         """Return the id of the object to create, and the response if a request with this key already has one. Reject a
-        key that was sent with a different request."""
+        key that was already used with a different request."""
         if not key.key.isascii() or not key.key.isprintable() or not 0 < len(key.key) <= LONGEST:
             raise InvalidInput(
                 "Idempotency-Key", f"is not 1 to {LONGEST} printable ASCII characters", "send a key of that form"
@@ -75,18 +69,28 @@ class Idempotency:
         row = await self._database.run(commit)
         if row["digest"] != digest:
             raise InvalidInput("Idempotency-Key", "was already used with a different request", "choose another key")
-        return IdempotencyRecord(row["subject"], _response(row), row["created_at"])
+        return IdempotencyRecord(row["subject"], _response(row))
 
-    async def end(self, key: IdempotencyKey, answer: StoredResponse) -> StoredResponse:
-        """Store the response, unless the key already has a response or is gone. Return the response that every repeated
-        request gets from now on."""
+    async def end(self, key: IdempotencyKey, subject: str, answer: StoredResponse) -> StoredResponse:
+        """Store the response, unless the key already has a response, is gone, or is used for a different object. Return
+        the response that every repeated request gets from now on."""
+        return await self._database.run(lambda tx: self.end_in(tx, key, subject, answer))
+
+    async def end_in(self, tx: Tx, key: IdempotencyKey, subject: str, answer: StoredResponse) -> StoredResponse:
+        """Like `end`, in the commit that creates the object. Required if the caller chose the object's id: that the
+        object exists does not show who created it, but the response does."""
         values = {"status": answer.status, "answer": answer.body, "location": answer.location}
-        row = await self._database.run(lambda tx: tx.one("answer_key", **values, **asdict(key)))
+        row = await tx.one("answer_key", subject=subject, **values, **asdict(key))
         return (None if row is None else _response(row)) or answer
+
+    async def answer(self, key: IdempotencyKey, subject: str) -> StoredResponse | None:
+        """Return the stored response, if there is one."""
+        row = await self._database.read(lambda tx: tx.one("kept_key", subject=subject, **asdict(key)))
+        return None if row is None else _response(row)
 
     async def forget(self, key: IdempotencyKey, subject: str) -> None:
         """Release the key of a rejected request, which created no object, so that a corrected request can use the key.
-        If the key was already released and is used for a different object, it stays."""
+        A key that was released before, and is in use again for a different object, is left alone."""
         await self._database.run(lambda tx: tx.execute("forget_key", subject=subject, **asdict(key)))
 
 

@@ -11,12 +11,16 @@ ON CONFLICT (caller, route, key) DO UPDATE SET key = excluded.key
 RETURNING *;
 
 -- name: answer_key
--- Store the first response to a request.
+-- Store the first response to a request, unless a later request has taken the key in the meantime.
 UPDATE request_key
 SET status = coalesce(status, CAST(:status AS INTEGER)), answer = coalesce(answer, CAST(:answer AS TEXT)),
     location = CASE WHEN status IS NULL THEN CAST(:location AS TEXT) ELSE location END
-WHERE caller = :caller AND route = :route AND key = :key
+WHERE caller = :caller AND route = :route AND key = :key AND subject = :subject
 RETURNING *;
+
+-- name: kept_key
+-- One idempotency key, if it is used for this object.
+SELECT * FROM request_key WHERE caller = :caller AND route = :route AND key = :key AND subject = :subject;
 
 -- name: forget_key
 -- Delete an idempotency key that has no response, unless a later request has taken the key in the meantime.

@@ -89,7 +89,7 @@ class ConnectionLimits:
     """Counts the open connections of a server, and chooses which to close when there are too many."""
 
     def __init__(self, settings: ServeSettings, clock: Clock, signals: Signals, share: float = UNPROVEN_SHARE) -> None:
-        """`share` of the connections may be without a credential; the rest is reserved for callers with a
+        """The fraction `share` of the connections may be without a credential; the rest is reserved for callers with a
         credential."""
         self._most = settings.max_connections
         self._most_unproven = max(1, int(self._most * share))

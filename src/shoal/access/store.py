@@ -45,7 +45,7 @@ class TokenStore:
         return {row["id"] for row in await tx.all("ended_tokens", ids=list(token_ids))}
 
     async def expired(self, tx: Tx, ago: timedelta) -> set[TokenId]:
-        """Return the tokens that were not revoked and have expired within the time `ago` before now."""
+        """Return the tokens that have expired within the last `ago` and were not revoked."""
         return {row["id"] for row in await tx.all("expired_tokens", ago=span(ago))}
 
     async def page_of(self, tx: Tx, before: int | None, limit: int) -> list[Token]:

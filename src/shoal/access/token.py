@@ -147,7 +147,7 @@ class TokenRequest(Form, frozen=True, kw_only=True):
         str | None,
         describe("Node that may use the token. Required if the scope is node, and not allowed otherwise."),
     ] = None
-    expires_in: Annotated[str | None, describe("Expire the token after this long, such as 90d. Default: never.")] = None
+    expires_in: Annotated[str | None, describe("Lifetime of the token; for example, `90d`. Default: never.")] = None
 
     def wanted(self) -> frozenset[TokenScope]:
         """Return the scopes that the role or the list names."""

@@ -158,8 +158,8 @@ class Tokens:
 
     async def revoke(self, token_id: str, by: Caller, *, even_last: bool = False) -> Token:
         """Revoke a token, on this controller immediately and on others within two seconds. Revoking it again changes
-        nothing. The last valid admin token cannot be revoked unless `even_last` is set. The jobs of the token are
-        returned to the queue, also if the call is repeated because the store was unavailable for a moment."""
+        nothing. The last valid admin token cannot be revoked unless `even_last` is set. The token's jobs return to the
+        queue; if the store was unavailable at that moment, a repeated call returns them."""
 
         async def commit(tx: Tx) -> Token:
             admins = await self._store.lock_admins(tx)

@@ -1,9 +1,9 @@
 """The composition root: it builds the objects of a process, and is the only package that names drivers.
 
-`App` holds the shared objects and builds each at most once. Most other modules of this package build the objects behind
-the attribute of `App` that has the module's name. `connect` opens the store; `drivers` and `stores` choose the drivers.
-Objects that serve only one job or command are built where the job or command starts: in `shoal.process`, `shoal.compat`
-and `shoal.cli`.
+`App` holds the shared objects and builds each at most once. Most other modules of this package are named after an
+attribute of `App`, and build the objects behind it. `connect` opens the store; `drivers` and `stores` choose the
+drivers. Objects that serve only one job or command are built where the job or command starts: in `shoal.process`,
+`shoal.compat` and `shoal.cli`.
 """
 
 from shoal.app.app import App

@@ -64,8 +64,8 @@ class Chores:
         return services
 
     def worker_presence(self, is_leasing: Callable[[], bool]) -> Service:
-        """Return the service that records in the store that a worker of this process leases jobs. The service begins
-        immediately, because somebody may be waiting for a worker."""
+        """Return the service that notes the presence of a worker in the store while a worker of this process leases
+        jobs. The service begins immediately, because somebody may be waiting for a worker."""
         service = self._service(WorkerPresence(self._app.database, is_leasing), NOTE_EVERY)
         service.nudge()
         return service

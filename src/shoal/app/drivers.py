@@ -41,8 +41,8 @@ def wanted_version(database: "SqlDatabase") -> int:
 
 
 def single_connection_of(database: "SqlDatabase", settings: DatabaseSettings, clock: Clock) -> "SqlDatabase":
-    """Return a separate driver for the same store that uses one connection, and a second one while the first does not
-    respond."""
+    """Return a separate driver for the same store. The driver uses one connection, and opens a second one while the
+    first does not respond."""
     if isinstance(database, SqliteDatabase):
         return SqliteDatabase(database.path, clock)
     from shoal.base.database.postgres import PostgresDatabase

@@ -23,7 +23,7 @@ UNPROVEN_NODES = 1 / 8
 
 
 class Fleet:
-    """The registry of nodes, the dispatcher and back-pressure. The dispatcher and back-pressure take effect only in
+    """The node registry, the dispatcher and back-pressure. The dispatcher and back-pressure take effect only in
     controllers that run the control plane. Other processes can still read the registry and send commands."""
 
     def __init__(self, app: "App") -> None:

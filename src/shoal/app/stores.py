@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 class Stores:
-    """One store per contract, built on first use and shared. Stores that a crawl does not need are imported then.
+    """One store per contract, built on first use and shared. The modules of stores that a crawl does not need are also
+    imported on first use.
 
     `dialect` is the SQL dialect of the database. The settings choose the drivers and their options.
     """
@@ -92,7 +93,8 @@ class Stores:
 
     @cached_property
     def redis(self) -> "WatchedRedis | None":
-        """The Redis server, if the settings name one. Units of work on SQLite run on a thread without an event loop."""
+        """The Redis server, if the settings name one. For SQLite, its client blocks, because units of work on SQLite
+        run on a thread without an event loop."""
         if not self.settings.redis.url:
             return None
         from shoal.drivers.redis.server_check import WatchedRedis
@@ -123,9 +125,9 @@ class Stores:
         return (ThreadRedis if self._dialect == "sqlite" else LoopRedis)(settings)
 
     async def check_redis(self) -> None:
-        """Raise an error if Shoal cannot use the Redis server: it could evict URLs or jobs, is too old, or is a
-        replica. If the server cannot be reached now, only emit a warning: it may come back, and calls that need it fail
-        until then."""
+        """Raise an error if Shoal cannot use the Redis server, because the server could evict URLs or jobs, is too old,
+        or is a replica. If the server cannot be reached now, only emit a warning: it may come back, and calls that need
+        it fail until then."""
         if self.redis is None:
             return
         from shoal.drivers.redis.server_check import RedisWarned, check_server

@@ -71,7 +71,7 @@ class Analyses:
         self._signals = signals
 
     async def begin(self, tx: Tx, crawl_id: str) -> None:
-        """Store an analysis of a completed crawl and its job, in the commit that completes the crawl.
+        """Store an analysis of a completed crawl, and the job of the analysis, in the commit that completes the crawl.
 
         If the gate or the baseline no longer exists, that commit must still succeed: the verdict then says what is
         missing.
@@ -96,7 +96,7 @@ class Analyses:
         *,
         lane: str = SHARED_LANE,
     ) -> Analysis:
-        """Store an analysis of a crawl that has ended, and its job.
+        """Store an analysis of a crawl that has ended, and the job of the analysis.
 
         `baseline`: the id of an analysis, the id of a crawl (for its newest successful analysis), or `previous`.
         """

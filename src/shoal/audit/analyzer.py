@@ -26,11 +26,11 @@ DetailColumn = Callable[["PageDetails"], Any]
 class Needs:
     """The data an analyzer reads. Nothing else is loaded for it.
 
-    `pages`: columns of the page record. `details`: detail columns, each with the function that computes it.
-    `links`: the link graph. `sitemap`: the pages that sitemaps list. `blocked`: URLs that robots.txt forbids.
-    `robots`: the robots.txt of each host. `probes`: paths to request from each host, such as `/llms.txt`.
-    `previous`: the page columns of the baseline's crawl. `urls`: a function that returns further URLs to request. It is
-    called when everything else is loaded; as many of the URLs are requested as the time allows.
+    `pages`: columns of the page record. `details`: detail columns, each with the function that computes it. `links`:
+    the link graph. `sitemap`: the pages that sitemaps list. `blocked`: URLs that robots.txt forbids. `robots`: the
+    robots.txt of each host. `probes`: paths to request from each host, such as `/llms.txt`. `previous`: the page
+    columns of the baseline's crawl. `urls`: a function that returns further URLs to request. It is called when
+    everything else is loaded. The URLs are requested until the time is up.
     """
 
     pages: Sequence[str] = ()

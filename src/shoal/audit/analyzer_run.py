@@ -82,8 +82,8 @@ def run_analyzer(analyzer: Analyzer, site: Site, most_stored: int) -> AnalyzerRe
 
 
 def _analyze(analyzer: Analyzer, site: Site) -> Iterator[Found]:
-    """Yield the findings of an analyzer. An analyzer that exits must not end this process, which runs the other
-    analyzers, too."""
+    """Yield the findings of an analyzer. If an analyzer exits, it must not end this process, which also has to run the
+    other analyzers."""
     try:
         yield from analyzer.analyze(site)
     except SystemExit as error:

@@ -22,7 +22,7 @@ BY_ANALYZER: Final[Mapping[str, tuple[FindingCode, ...]]] = {
         _code("link_to_unreachable", _E, "Pages link to a URL that gave no response.",
               "Check the address and its server, or remove the links."),
         _code("link_to_redirect", _N, "Pages link to a URL that redirects.",
-              "Link to the final URL, which saves every visitor a request."),
+              "Link to the final URL: this saves every visitor a request."),
     ),
     "redirects": (
         _code("redirect_loop", _E, "The URL redirects in a circle, or too often.",
@@ -72,15 +72,15 @@ BY_ANALYZER: Final[Mapping[str, tuple[FindingCode, ...]]] = {
         _code("canonical_missing", _N, "The page does not declare its canonical URL.",
               "Add a link with rel=canonical to the head."),
         _code("canonical_broken", _E, "The canonical URL does not answer with a page.",
-              "Point it to a URL that answers 200."),
-        _code("canonical_redirect", _W, "The canonical URL redirects.", "Point it to the final URL."),
+              "Declare a canonical URL that answers 200."),
+        _code("canonical_redirect", _W, "The canonical URL redirects.", "Declare the final URL as canonical."),
         _code("canonical_chain", _W, "The canonical page declares another page as canonical.",
-              "Point all pages of the chain to the last one."),
-        _code("canonical_conflict", _E, "The page declares several canonical URLs.", "Keep one of them."),
+              "On all pages of the chain, declare the last page as canonical."),
+        _code("canonical_conflict", _E, "The page declares several canonical URLs.", "Keep one canonical URL."),
     ),
     "indexability": (
         _code("noindex_with_canonical", _W, "The page is noindex and declares another page as canonical.",
-              "Keep only one of the two, because search engines may drop both pages."),
+              "Remove noindex or the canonical link: with both, search engines may drop both pages."),
         _code("canonical_to_noindex", _E, "The canonical page is noindex.",
               "Remove noindex from the canonical page, or remove the canonical link to it."),
         _code("sitemap_noindex", _W, "A sitemap lists a page that is noindex.",
@@ -91,7 +91,7 @@ BY_ANALYZER: Final[Mapping[str, tuple[FindingCode, ...]]] = {
               "Restore the page, or remove the entry."),
         _code("sitemap_redirect", _W, "A sitemap lists a URL that redirects.", "List the final URL."),
         _code("sitemap_blocked", _W, "The sitemap lists URLs that robots.txt forbids.",
-              "Allow them in robots.txt, or remove the entries."),
+              "Allow the URLs in robots.txt, or remove them from the sitemap."),
     ),
     "hreflang": (
         _code("hreflang_no_return", _W, "A page in another language does not link back with hreflang.",
@@ -111,19 +111,19 @@ BY_ANALYZER: Final[Mapping[str, tuple[FindingCode, ...]]] = {
     ),
     "orphans": (
         _code("orphan_page", _W, "A sitemap lists the page, but no page links to it.",
-              "Link to it from a page that visitors find, or remove it."),
+              "Link to this page from a page that visitors find, or remove it."),
         _code("sitemap_missing_page", _N, "The page can be indexed, but no sitemap lists it.",
-              "Add it to a sitemap."),
+              "Add the page to a sitemap."),
     ),
     "depth": (
         _code("page_too_deep", _N, "Visitors need many clicks to reach the page.",
-              "Link to it from a page closer to the start."),
+              "Link to this page from a page closer to the start."),
     ),
     "mixed_content": (
         _code("mixed_content", _E, "A page served over https loads resources over http.",
               "Load the resources over https: browsers block them or show a warning."),
         _code("insecure_form", _E, "A form on an https page is submitted over http.",
-              "Submit it to an https URL."),
+              "Submit the form to an https URL."),
     ),
     "security_headers": (
         _code("hsts_missing", _W, "The HTTPS response has no Strict-Transport-Security header.",
@@ -158,7 +158,8 @@ BY_ANALYZER: Final[Mapping[str, tuple[FindingCode, ...]]] = {
               "Add the properties that the evidence names."),
     ),
     "thin_content": (
-        _code("thin_content", _N, "The page has very few words.", "Write more, merge it, or mark it noindex."),
+        _code("thin_content", _N, "The page has very few words.", "Write more, merge the page with another page, or"
+            " mark the page noindex."),
     ),
     "soft_404": (
         _code("soft_404", _E, "The page looks like the site's error page for missing pages, but its status is 200.",
@@ -167,11 +168,11 @@ BY_ANALYZER: Final[Mapping[str, tuple[FindingCode, ...]]] = {
               "If the page does not exist, answer 404 or 410."),
     ),
     "urls": (
-        _code("url_too_long", _N, "The URL is longer than 200 characters.", "Shorten it."),
+        _code("url_too_long", _N, "The URL is longer than 200 characters.", "Shorten the URL."),
         _code("url_uppercase", _N, "The path has capital letters.", "Use lower case and redirect the other forms."),
         _code("url_underscore", _N, "The path has underscores.", "Separate words with hyphens."),
         _code("url_not_ascii", _N, "The path has characters outside ASCII.",
-              "Use ASCII, or make sure that all links encode it in the same way."),
+              "Use ASCII, or make sure that all links encode the path in the same way."),
         _code("url_many_parameters", _N, "The URL has more than three query parameters.",
               "Drop parameters that do not change the page."),
         _code("url_double_slash", _W, "The path has an empty segment (//).", "Remove the extra slash from the links."),
@@ -186,7 +187,7 @@ BY_ANALYZER: Final[Mapping[str, tuple[FindingCode, ...]]] = {
         _code("llms_txt_missing", _N, "The site has no /llms.txt.",
               "Offer an index for language models if you want them to read the site."),
         _code("llms_txt_invalid", _W, "/llms.txt does not follow the format.",
-              "Begin with one `# Title` line and serve it as plain text or Markdown."),
+              "Begin the file with one `# Title` line, and serve the file as plain text or Markdown."),
     ),
 }  # fmt: skip
 """The codes of each built-in analyzer, in the order in which they are documented."""
@@ -214,11 +215,12 @@ NAMED: Final[Mapping[str, str]] = {
     "duplicate_titles": "pages that share their title with another page",
     "duplicate_descriptions": "pages that share their meta description with another page",
     "duplicate_pages": "pages that share their text with another page",
-    "orphan_pages": "pages that only a sitemap lists",
+    "orphan_pages": "pages that a sitemap lists, but to which no page links",
     "avg_response_ms": "mean response time of all pages, in milliseconds",
-    "p95_response_ms": "response time that 95 % of the pages stay below, in milliseconds",
+    "p95_response_ms": "95th percentile of the response times, in milliseconds",
     "max_response_ms": "longest response time, in milliseconds",
-    "max_depth": "largest number of clicks from the nearest seed to a page that can be reached through links",
+    "max_depth": "largest number of clicks that a page is away from its nearest seed; pages to which no links lead do"
+    " not count",
     "blocked_pages": "pages that refused the crawler (401, 403, 407, 429 or 503)",
     "quarantined_urls": "URLs in quarantine because they look like a crawler trap",
 }

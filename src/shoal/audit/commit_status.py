@@ -57,7 +57,7 @@ class Forge:
 
 
 def forges_of(settings: ForgeSettings) -> dict[str, Forge]:
-    """Return the forges of the settings, by the name that a commit gives them."""
+    """Return the forges that the settings define, by the names that commits use for them."""
     gitea = Forge("gitea", settings.gitea_api, settings.gitea_token, "SHOAL_GITEA")
     return {
         "github": Forge("github", settings.github_api, settings.github_token, "SHOAL_GITHUB"),

@@ -280,8 +280,8 @@ class _Keys:
 def _finding_rows(
     batch: list[Finding], other: set[int], meaning: tuple[Change | None, Change], limit: int, counts: CodeDiff
 ) -> list[DiffRow]:
-    """Return a row for each finding of one analysis; `meaning`: the kind of change for a finding that the other
-    analysis has, too, and for one that it lacks."""
+    """Return a row for each finding of one analysis; `meaning`: first the kind of change for findings that the other
+    analysis also has, then the kind for findings that it lacks."""
     rows = []
     for finding in batch:
         change = meaning[0] if finding.key in other else meaning[1]

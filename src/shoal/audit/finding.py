@@ -31,7 +31,8 @@ RANKS: Final = {severity: rank for rank, severity in enumerate(Severity)}
 class FindingCode:
     """A kind of finding. `code` is public and permanent; `title` and `fix` are one sentence each.
 
-    `timing`: whether its findings depend on how fast the server was; they are measured again before they fail a gate.
+    `timing`: true if the findings depend on how fast the server was; such findings are measured again before they fail
+    a gate.
     """
 
     code: str

@@ -73,10 +73,10 @@ class Gate(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rules: Annotated[list[GateRule], describe("Conditions that must hold.", max_length=MOST_RULES)] = field(
         default_factory=list
     )
-    ignore: Annotated[Codes, describe("Finding codes that do not count.")] = field(default_factory=list)
-    fail: Annotated[Codes, describe("Finding codes that fail the gate as soon as one finding has them.")] = field(
-        default_factory=list
-    )
+    ignore: Annotated[Codes, describe("Finding codes that the gate ignores.")] = field(default_factory=list)
+    fail: Annotated[
+        Codes, describe("Finding codes that fail the gate; a single finding with one of these codes is enough.")
+    ] = field(default_factory=list)
     min_pages: Annotated[
         int, describe("Minimum number of pages; with fewer, the verdict is inconclusive.", ge=0, le=10**12)
     ] = 1

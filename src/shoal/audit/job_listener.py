@@ -1,7 +1,8 @@
 """Updates analyses when their jobs change state, and creates analyses when crawls complete. The queue and the crawls
 call this listener in the same commit.
 
-Every process has this listener, but most processes never see an analysis, so its imports are done at the first use.
+Every process has this listener, but most processes never see an analysis, so the listener imports its modules at the
+first use.
 """
 
 from collections.abc import Sequence

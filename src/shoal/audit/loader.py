@@ -199,7 +199,8 @@ class SiteLoader:
         ]
 
     async def _blocked_urls(self, crawl: int, site: Site) -> None:
-        """Find the text of blocked URLs among the links of a page that links there: the frontier keeps only hashes."""
+        """Find the text of blocked URLs among the links of pages that link to them, because the frontier stores only
+        hashes of blocked URLs."""
         assert site.link_targets is not None
         assert site.links is not None
         sources = site.links.sources(site.link_targets.is_blocked, 1)

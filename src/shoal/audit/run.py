@@ -1,9 +1,9 @@
 """One attempt at an analysis, in a worker's child.
 
-Each analyzer's findings are stored in a separate commit. A later attempt runs only the analyzers that failed or
-have not run yet. The last commit stores metrics and verdict and ends the attempt: the job is done, or it is retried or
-failed because of an analyzer that failed and is not optional. Every commit checks the fence, so a process that lost its
-lease changes nothing.
+Each analyzer's findings are stored in a separate commit. A later attempt runs only the analyzers that failed or have
+not run yet. The last commit stores metrics and verdict and ends the attempt: the job is done, or, if an analyzer that
+is not optional failed, the job is retried or failed. Every commit checks the fence, so a process that lost its lease
+changes nothing.
 """
 
 import asyncio

@@ -169,8 +169,9 @@ class LinkGraph:
         return counts[1:]
 
     def clicks_from(self, seeds: Ids, lands_on: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return the number of clicks from the nearest seed to each page; -1 if no links lead there. `lands_on`: the
-        page where a visitor of each page arrives, which is a different page if the page only redirects."""
+        """Return the number of clicks from the nearest seed to each page; -1 if no links lead there. `lands_on`: for
+        each page, the page at which its visitors arrive: the page itself, or the redirect target if the page only
+        redirects."""
         pages = len(self.offsets) - 1
         clicks = np.full(pages, -1, np.int32)
         sizes = np.diff(self.offsets)

@@ -18,7 +18,7 @@ COMPARED_COLUMNS: Final = (*PAGE_COLUMNS, "has_data")
 """The columns that a diff reads; `has_data`: whether extracted data was stored, which `shoal.pages.pages` reads."""
 
 FIRST_FATE: Final = (-(1 << 63), -(1 << 31))
-"""A place before the key and check of every URL."""
+"""A pair (key, check) that comes before the pair of every URL."""
 _LAST_FATE: Final = ((1 << 63) - 1, (1 << 31) - 1)
 
 
@@ -51,8 +51,8 @@ class SiteStore:
     async def blocked_after(
         self, tx: Tx, crawl: int, after: tuple[int, int], scan: int
     ) -> tuple[list[int], tuple[int, int] | None]:
-        """Look at the next `scan` URLs after a key and check, in the order of the index; return the keys of those that
-        robots.txt forbids, and the key and check after which to continue (None at the end)."""
+        """Look at the next `scan` URLs after a pair (key, check), in the order of the index. Return the keys of the
+        URLs that robots.txt forbids, and the pair after which to continue (None at the end)."""
         key, chk = after
         last = await tx.one("fate_key_after", crawl=crawl, key=key, chk=chk, skip=scan - 1)
         last_key, last_chk = _LAST_FATE if last is None else (last["key"], last["chk"])

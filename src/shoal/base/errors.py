@@ -56,7 +56,7 @@ class ShoalError(Exception):
 
     @classmethod
     def again(cls, message: str, facts: dict[str, Any]) -> "ShoalError":
-        """Create an error with a given message instead of building one."""
+        """Create an error with this message, instead of a message built from values."""
         error = cls.__new__(cls)
         Exception.__init__(error, message)
         error.message, error.facts = message, facts
@@ -92,7 +92,7 @@ class InvalidInput(CallerError):
         super().__init__(f"{field} {problem}; {fix}.", field=field)
 
     def called(self, name: Callable[[str], str]) -> ShoalError:
-        """Return this error with the field under the name that the caller knows, unless that was done already."""
+        """Return this error with the caller's name for the field, unless the name was already replaced."""
         field = str(self.facts.get("field", ""))
         if not field or not self.message.startswith(field):
             return self
@@ -192,7 +192,7 @@ class LostError(ShoalError):
 
 
 class LeaseLost(LostError):
-    """This process no longer holds the lease: it expired, or the job was ended, and the epoch was incremented."""
+    """The lease expired, or the job was ended; in both cases, the epoch was incremented."""
 
     code = "lease_lost"
 
@@ -307,7 +307,7 @@ class MissingExtra(OperatorError):
 
 
 class RedisMisconfigured(OperatorError):
-    """Shoal cannot use Redis as it is set up: its eviction policy, password, permissions, cluster mode or version."""
+    """Shoal cannot use Redis because of its eviction policy, password, permissions, cluster mode or version."""
 
     code = "redis_misconfigured"
 
@@ -316,7 +316,7 @@ class RedisMisconfigured(OperatorError):
 
 
 class FrontierLost(OperatorError):
-    """Redis no longer has the frontier of a crawl, and it could not be rebuilt."""
+    """Redis no longer has the frontier of a crawl, and the frontier could not be rebuilt."""
 
     code = "frontier_lost"
     why = ""

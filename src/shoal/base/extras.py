@@ -1,6 +1,6 @@
 """The extras of the `shoal` package: which optional packages they have, and the error if these are not installed.
 
-If a module of Shoal imports an optional package, it is itself imported only where it is used, after `require`.
+A module of Shoal that imports an optional package is imported only where that module is used, after `require`.
 """
 
 import os

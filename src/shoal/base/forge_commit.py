@@ -1,4 +1,4 @@
-"""A commit on a forge (GitHub, GitLab, Gitea or Forgejo) whose status shows the verdict about a site."""
+"""A commit on a forge (GitHub, GitLab, Gitea or Forgejo); the status of the commit shows the verdict about a site."""
 
 import re
 from typing import Annotated, ClassVar, Literal

@@ -49,7 +49,7 @@ def matching(pattern: str, words: str, **limits: Any) -> Meta:
 
 
 def describe(sentence: str, **limits: Any) -> Meta:
-    """Return the description of a field in one sentence, and the limits of the field, for an annotation."""
+    """Return metadata for the annotation of a field: its description in one sentence, and its limits."""
     return Meta(description=sentence, **limits)
 
 

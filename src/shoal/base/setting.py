@@ -180,7 +180,7 @@ Switch = Annotated[bool, SettingKind("true/false", "true or false", read_yes_or_
 Text = Annotated[str, SettingKind("text", "one line of text", read_text)]
 NodeName = Annotated[
     str,
-    SettingKind("name", "at most 63 letters, digits and hyphens such as crawler-1", read_node_id),
+    SettingKind("name", "at most 63 letters, digits and hyphens, such as crawler-1", read_node_id),
 ]
 Listen = Annotated[
     Address,
@@ -192,14 +192,14 @@ Peer = Annotated[
 ]
 Networks = Annotated[
     tuple[Network, ...],
-    SettingKind("networks", "networks separated by commas such as 127.0.0.0/8,10.1.0.0/16", read_networks),
+    SettingKind("networks", "networks separated by commas, such as 127.0.0.0/8,10.1.0.0/16", read_networks),
 ]
 Proxies = Annotated[
     tuple[LabelledProxy, ...],
     SettingKind(
         "proxies",
         "LABEL=ADDRESS, separated by commas, such as eu=http://user:password@proxy:3128,us=socks5h://host:1080;"
-        " LABEL= without an address is a proxy whose address only bots know",
+        " if only bots know the address of a proxy, write LABEL= without an address",
         read_proxies,
     ),
 ]
@@ -226,7 +226,8 @@ HttpUrl = Annotated[
 FilePath = Annotated[Path | None, SettingKind("path", "the path of a file", read_path)]
 Folder = Annotated[Path, SettingKind("path", "the path of a folder", read_path)]
 NAMES = (
-    "names separated by commas such as ref,src_*; prefix with + to add to the built-in list; `none` for an empty list"
+    "names separated by commas, such as ref,src_*; a + before the list adds its names to the built-in list;"
+    " `none` for an empty list"
 )
 Tracking = Annotated[tuple[str, ...], SettingKind("names", NAMES, reader_of(TRACKING))]
 Session = Annotated[tuple[str, ...], SettingKind("names", NAMES, reader_of(SESSION))]

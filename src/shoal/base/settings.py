@@ -102,7 +102,7 @@ class RedisSettings(SettingsSection):
     url: RedisUrl = setting("REDIS_URL", "", "URL of the Redis server.", secret=True)
     timeout: Duration = setting("SHOAL_REDIS_TIMEOUT", "5s", "Timeout for connecting to Redis, and for one call.")
     lanes: Backend = setting(
-        "SHOAL_LANES", "sql", "Backend of the lanes, from which workers lease jobs; `redis` requires REDIS_URL."
+        "SHOAL_LANES", "sql", "Backend of the lanes, from which workers lease jobs; `redis` requires `REDIS_URL`."
     )
 
 
@@ -115,7 +115,7 @@ class QueueSettings(SettingsSection):
         "Lease duration: a job returns to its lane this long after its worker last renewed the lease.",
     )
     extend_every: Duration = setting(
-        "SHOAL_LEASE_EXTEND", "3s", "Interval of lease renewal; must be less than half of SHOAL_LEASE."
+        "SHOAL_LEASE_EXTEND", "3s", "Interval of lease renewal; must be less than half of `SHOAL_LEASE`."
     )
     force_grace: Duration = setting(
         "SHOAL_FORCE_GRACE",
@@ -149,19 +149,20 @@ class QueueSettings(SettingsSection):
     poison_limit: Whole = setting(
         "SHOAL_POISON_LIMIT",
         3,
-        "A job becomes a dead letter after more consecutive worker deaths than this, without progress in between.",
+        "Maximum number of worker deaths that a job survives without progress in between; one more makes it a dead"
+        " letter.",
         ge=1,
         le=100,
     )
     ageing: Duration = setting(
         "SHOAL_QUEUE_AGEING",
         "60s",
-        "A waiting job gains one point of priority each time it has waited this long.",
+        "While a job waits, its priority rises by one point per interval of this length.",
     )
     stall_deadline: Duration = setting(
         "SHOAL_STALL_DEADLINE",
         "10m",
-        "Kill a job that makes no progress for this long while work is due.",
+        "Kill a job that makes no progress for this long although work is due.",
     )
     keep_finished: DurationOrInf = setting(
         "SHOAL_JOB_RETENTION",
@@ -213,7 +214,7 @@ class WorkSettings(SettingsSection):
     listen: Peer = setting(
         "SHOAL_WORKER_LISTEN",
         "",
-        "Address on which `shoal worker` serves /healthz, /readyz and /metrics; off by default.",
+        "Address on which `shoal worker` serves `/healthz`, `/readyz` and `/metrics`; off by default.",
     )
 
 
@@ -246,8 +247,8 @@ class CrawlSettings(SettingsSection):
     max_concurrent_curl: Whole = setting(
         "MAX_CONCURRENT_CURL",
         15,
-        "Maximum number of concurrent requests per crawl. If you set it explicitly, it also replaces the number of "
-        "connections per host of the crawl's speed; the delay between requests does not change.",
+        "Maximum number of concurrent requests per crawl. An explicit value also replaces the number of connections"
+        " per host that the crawl's speed sets; the delay between requests does not change.",
         ge=1,
         le=1000,
     )
@@ -387,7 +388,7 @@ class HostSettings(SettingsSection):
     backoff: Duration = setting(
         "SHOAL_HOST_BACKOFF",
         "2s",
-        "First back-off for a host that responds without Retry-After: with 429, or with 503 to several URLs.",
+        "First back-off of a host that responds with 429, or with 503 for several URLs, and sends no Retry-After.",
     )
     longest_backoff: Duration = setting(
         "SHOAL_HOST_BACKOFF_MAX",
@@ -419,7 +420,7 @@ class EgressSettings(SettingsSection):
     agent: Text = setting(
         "SHOAL_USER_AGENT",
         f"Shoal/{__version__} (self-hosted crawler)",
-        "User-Agent header, and the agent name looked up in robots.txt.",
+        "User-Agent header; the name at its start selects the rules in robots.txt.",
         shown="Shoal/VERSION (self-hosted crawler)",
         min_length=1,
         max_length=500,
@@ -463,7 +464,7 @@ class BodySettings(SettingsSection):
         shown="a folder beside the SQLite file, else $SHOAL_DATA_DIR/bodies",
     )
     endpoint: HttpUrl = setting(
-        "SHOAL_S3_ENDPOINT", "", "S3 endpoint; defaults to AWS in SHOAL_S3_REGION.", shown="Amazon S3"
+        "SHOAL_S3_ENDPOINT", "", "S3 endpoint; defaults to AWS in the region `SHOAL_S3_REGION`.", shown="Amazon S3"
     )
     region: Text = setting("SHOAL_S3_REGION", "us-east-1", "S3 region used to sign requests.")
     access_key: Text = setting("SHOAL_S3_ACCESS_KEY", "", "S3 access key id.", secret=True)
@@ -483,14 +484,14 @@ class AuditSettings(SettingsSection):
     remeasured_pages: Whole = setting(
         "SHOAL_REMEASURED_PAGES",
         20,
-        "Maximum number of slow pages that are requested again before a gate fails because of response times.",
+        "Before response times fail a gate, slow pages are requested again: at most this many.",
         ge=0,
         le=1000,
     )
     commands: AnalyzerCommands = setting(
         "SHOAL_ANALYZERS",
         "",
-        "External analyzers, written NAME=COMMAND and separated by commas; their time, memory and output are limited.",
+        "External analyzers as `NAME=COMMAND`, separated by commas; their time, memory and output are limited.",
     )
     optional_analyzers: Text = setting(
         "SHOAL_OPTIONAL_ANALYZERS",
@@ -521,7 +522,7 @@ class ForgeSettings(SettingsSection):
         secret=True,
     )
     gitea_api: HttpUrl = setting(
-        "SHOAL_GITEA_API", "", "Base URL of the API of Gitea or Forgejo, such as https://codeberg.org/api/v1."
+        "SHOAL_GITEA_API", "", "Base URL of the API of Gitea or Forgejo, such as `https://codeberg.org/api/v1`."
     )
     gitea_token: Text = setting(
         "SHOAL_GITEA_TOKEN", "", "Token of Gitea or Forgejo that may write commit statuses.", secret=True
@@ -541,14 +542,15 @@ class PlanSettings(SettingsSection):
     backlog: Whole = setting(
         "SHOAL_SCHEDULE_BACKLOG",
         "10000",
-        "Back-pressure limit: while this many page jobs wait for a capability, the scheduler creates no more for it.",
+        "Back-pressure limit per capability: while this many page jobs that need it wait, the scheduler creates no"
+        " more of them.",
         ge=1,
         le=10_000_000,
     )
     rules: FilePath = setting(
         "SHOAL_PRIORITY_RULES",
         "",
-        "JSON or TOML file with the rules that compute the priorities of jobs that policies create.",
+        "JSON or TOML file with the rules for the priorities of policies' jobs.",
         shown="the built-in rules",
     )
     keep_signals: DurationOrInf = setting(
@@ -575,7 +577,7 @@ class EventSettings(SettingsSection):
     longest: Duration = setting(
         "SHOAL_EVENTS_KEEP_MAX",
         lambda earlier: 4 * earlier["keep"],
-        "Maximum retention of events that the event file or the scheduler has not read yet.",
+        "How long events are kept at most if the event file does not contain them, or the scheduler has not read them.",
         shown="$SHOAL_EVENTS_KEEP times 4",
     )
     file: FilePath = setting(
@@ -660,7 +662,7 @@ class ServeSettings(SettingsSection):
     body_timeout: Duration = setting(
         "SHOAL_REQUEST_BODY_TIMEOUT",
         "10s",
-        "Close a connection whose request body arrives slower than 1 KB/s for this long.",
+        "Close a connection if its request body stays slower than 1 KB/s for this long.",
     )
     max_connections: Whole = setting(
         "SHOAL_MAX_CONNECTIONS",
@@ -674,13 +676,16 @@ class ServeSettings(SettingsSection):
     max_peer_connections: Whole = setting(
         "SHOAL_MAX_PEER_CONNECTIONS",
         lambda earlier: max(1, earlier["max_connections"] // 2),
-        "Maximum number of connections without a valid token from one address; SHOAL_TRUSTED_PROXIES are exempt.",
+        "Maximum number of connections without a valid token from one address; addresses in `SHOAL_TRUSTED_PROXIES`"
+        " are exempt.",
         shown="$SHOAL_MAX_CONNECTIONS divided by 2",
         ge=1,
         le=1_000_000,
     )
-    tls_cert: FilePath = setting("SHOAL_TLS_CERT", "", "TLS certificate chain (PEM) for HTTPS; requires SHOAL_TLS_KEY.")
-    tls_key: FilePath = setting("SHOAL_TLS_KEY", "", "TLS private key (PEM) for SHOAL_TLS_CERT.")
+    tls_cert: FilePath = setting(
+        "SHOAL_TLS_CERT", "", "TLS certificate chain (PEM) for HTTPS; requires `SHOAL_TLS_KEY`."
+    )
+    tls_key: FilePath = setting("SHOAL_TLS_KEY", "", "TLS private key (PEM) for `SHOAL_TLS_CERT`.")
     public_url: HttpUrl = setting(
         "SHOAL_PUBLIC_URL", "", "Public URL of the console. If set, requests for other host names are rejected."
     )
@@ -690,7 +695,7 @@ class ServeSettings(SettingsSection):
         "Reverse proxies (CIDR) whose X-Forwarded-For and X-Forwarded-Proto headers are trusted.",
     )
     open_probes: Switch = setting(
-        "SHOAL_OPEN_PROBES", False, "Serve /readyz and /metrics without a token.", shown="false"
+        "SHOAL_OPEN_PROBES", False, "Serve `/readyz` and `/metrics` without a token.", shown="false"
     )
 
 
@@ -701,7 +706,7 @@ class ClientSettings(SettingsSection):
         "SHOAL_SERVER", "", "URL of the controller that commands use; by default, commands use the store directly."
     )
     token: Text = setting("SHOAL_TOKEN", "", "API token that commands send to the controller.", secret=True)
-    token_file: FilePath = setting("SHOAL_TOKEN_FILE", "", "File that contains the API token, instead of SHOAL_TOKEN.")
+    token_file: FilePath = setting("SHOAL_TOKEN_FILE", "", "File that contains the API token; replaces `SHOAL_TOKEN`.")
 
 
 def host_as_node_id(_: Mapping[str, Any]) -> str:

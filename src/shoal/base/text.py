@@ -81,8 +81,8 @@ def _written_out(match: re.Match[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Replace the characters that `visible` replaces by JSON escapes. For text of several lines, such as JSON lines: a
-    terminal then shows equivalent JSON. Line ends and tabs are kept."""
+    """Write the characters that `visible` would replace as JSON escapes. For text of several lines, such as JSON lines:
+    a terminal then shows equivalent JSON. Line ends and tabs are kept."""
     return re.sub(_INVISIBLE_IN_LINES, _as_json, text)
 
 

@@ -59,8 +59,8 @@ class Bot:
         self.done = 0  # number of delivered results
 
     def on_job(self, handler: Handler) -> Handler:
-        """Register the handler. Its return value is the data of the result. If the handler raises an exception, the job
-        fails with the exception as the reason."""
+        """Register the handler. The return value of the handler is the data of the result. If the handler raises an
+        exception, the job fails with the exception as the reason."""
         self._handler = handler
         return handler
 

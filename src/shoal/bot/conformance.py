@@ -23,7 +23,7 @@ FIELDS = {"job_id", "url", "priority", "crawl_config", "rule_set", "lease"}
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check: whether the server follows the rule, and otherwise what was observed."""
+    """The result of one check: whether the server follows the rule, and if not, what was observed."""
 
     rule: str
     problem: str | None = None

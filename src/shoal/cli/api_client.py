@@ -137,8 +137,8 @@ def with_api_target(command: C) -> C:
 
 
 class ApiClient:
-    """The REST API for commands. Problem documents are raised as the errors that they describe. If an id does not exist
-    but is `last`, or the beginning of exactly one id, the request is repeated with the id that is meant."""
+    """The REST API for commands. Problem documents are raised as the errors that they describe. If an id is not found,
+    but is `last` or the beginning of exactly one id, the request is repeated with the whole id."""
 
     def __init__(self, send: Send, place: str) -> None:
         """`place`: the name of the server or the store in error messages."""

@@ -252,7 +252,7 @@ ANALYSIS_FAILED = 13
     "--resume",
     metavar="ID",
     shell_complete=complete_id,
-    help="Resume the crawl of an audit that was interrupted, or analyze a crawl that has ended.",
+    help="Resume the crawl of an interrupted audit, or analyze a crawl that has ended.",
 )
 @store_option
 @quiet_option
@@ -342,8 +342,8 @@ def _is_printed(signal: Signal) -> bool:
 
 @asynccontextmanager
 async def _publishing(app: App) -> AsyncIterator[None]:
-    """Publish commit statuses as soon as they change. At the end, the last status is sent up to a few times. If that
-    fails, a controller on the same store retries it."""
+    """Publish commit statuses as soon as they change. At the end, a few attempts are made to send the last status. If
+    that fails, a controller on the same store retries it."""
     publisher = app.audit.status_publisher
     wanted: set[str] = set()
     sending: list[asyncio.Task[PassResult]] = []

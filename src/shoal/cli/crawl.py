@@ -224,8 +224,8 @@ class RenderingTally:
                         self._first[name].append(shorten(page.url, 200))
 
     def told(self, *, is_rendering: bool) -> dict[str, int]:
-        """Print the counts, and for a crawl without rendering the flag that turns it on. Return the counts for the
-        summary."""
+        """Print the counts; if the crawl does not render pages, also print the flag that turns rendering on. Return the
+        counts for the summary."""
         fix = "" if is_rendering else "; crawl with --render auto"
         for name, count in self._counts.items():
             more = f", and {count - MOST_NAMED:,} more" if count > MOST_NAMED else ""

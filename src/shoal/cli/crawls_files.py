@@ -165,7 +165,8 @@ NEXT = {CrawlState.PAUSED: "resume", CrawlState.PENDING: "start", CrawlState.FAI
 @click.option(
     "--with-secrets",
     is_flag=True,
-    help="Include header values, cookies and proxy passwords. Without them, a crawl that uses any cannot continue.",
+    help="Include header values, cookies and proxy passwords. Without these secrets, a crawl that uses them cannot"
+    " continue.",
 )
 @store_option
 @json_option
@@ -205,7 +206,7 @@ async def _dump(settings: Settings, crawl_id: str, file: "DumpFile | DumpToStdou
 @click.option(
     "--allow-private-seeds",
     is_flag=True,
-    help="Allow the crawl to request its seeds at private addresses from this machine.",
+    help="Allow this machine to crawl seeds that have private addresses.",
 )
 @store_option
 @json_option

@@ -297,7 +297,10 @@ class Story:
         if has_browser(self._app.settings.render):
             note(f"Chromium was found: the {TANKS} pages that need scripts are rendered.")
             return config | {"render": "auto"}
-        note(f"No Chromium was found, so the {TANKS} pages that need scripts are skipped: install one to render them.")
+        note(
+            f"No Chromium was found, so the {TANKS} pages that need scripts are skipped; install Chromium to render"
+            f" them."
+        )
         return config | {"exclude": [f"{self._home}{TANK_LIST}/[0-9]"]}
 
     async def _ended(self, crawl_id: str) -> CrawlStatus:

@@ -202,7 +202,8 @@ async def _explain_wait(api: ApiClient, group_id: str) -> None:
 
 
 def _request_body(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of the request. `FLAGS` has the flags of fields of `crawl_config` whose names differ."""
+    """Return the fields of the request. `FLAGS` has the flags that are not named after their fields of
+    `crawl_config`."""
     config = {
         "js_required": options.pop("render") == "always",
         "timeout_hint": options.pop("timeout"),

@@ -122,7 +122,7 @@ def read_rules_file(path: str) -> dict[str, Any]:
 
 
 def read_hook(name: str) -> str:
-    """Check that the hook is installed, so that a crawl that cannot run it does not start."""
+    """Check that the hook is installed: a crawl whose hook is missing must not start."""
     from shoal.extract.optional_facts import find_hooks
 
     try:

@@ -52,7 +52,7 @@ def policies() -> None:
 def _fields(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options for the fields of a policy."""
     options = (
-        click.option("--frequency", metavar="D", help="Interval between runs, such as 6h, 24h or 7d."),
+        click.option("--frequency", metavar="D", help="Interval between runs; for example, `6h`, `24h` or `7d`."),
         click.option(
             "--cron", metavar="EXPR", help='Schedule as a cron expression, instead of --frequency: "30 6 * * 1-5".'
         ),
@@ -264,7 +264,9 @@ def disable(policy_id: str, target: ApiTarget, as_json: bool) -> None:
 @policies.command(epilog="Example: shoal policies boost --label team=prices --boost 30 --lasts 6h")
 @click.option("--url", metavar="URL", help="Change the priority of this URL.")
 @click.option("--label", metavar="NAME=VALUE", help="Change the priority of the policies with this label.")
-@click.option("--boost", type=float, required=True, metavar="N", help="Points to add; negative to lower the priority.")
+@click.option(
+    "--boost", type=float, required=True, metavar="N", help="Points to add; a negative number lowers the priority."
+)
 @click.option("--lasts", metavar="D", help="End the change after this long, such as 6h.  [default: 24h]")
 @api_options
 def boost(target: ApiTarget, as_json: bool, **given: Any) -> None:

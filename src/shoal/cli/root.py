@@ -351,8 +351,8 @@ def _accepted(kind: click.ParamType[Any]) -> str | None:
 
 
 def _flag_for(error: click.NoSuchOption, command: click.Command) -> str | None:
-    """Return the flag that the user means with an unknown flag, if that is the name of a crawl field, or the name that
-    other tools use."""
+    """Return the flag that the user means with an unknown flag, if the unknown flag is the name of a crawl field or a
+    name that other tools use."""
     from shoal.cli.options import FLAGS
     from shoal.crawl.crawl import CrawlConfig
 

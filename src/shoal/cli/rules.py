@@ -152,7 +152,7 @@ def apply(
     tally = uvloop.run(_apply(read_rules(rules), crawl_id, store, outputs))
     note(f"{plural(tally.read, 'page')} read, {tally.left_out} skipped, {tally.without_body} without a body.")
     if tally.as_sent:
-        note(f"Rendered, but read as sent, because the crawl did not store the rendered document: {tally.as_sent}")
+        note(f"Extracted from the body as sent, because the crawl did not store the rendered document: {tally.as_sent}")
 
 
 async def _apply(rule_set: RuleSet, crawl_id: str, store: str | None, outputs: Outputs) -> ReplayTally:

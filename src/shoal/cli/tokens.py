@@ -48,7 +48,7 @@ def tokens() -> None:
     help="Give the token this scope, instead of a role. Repeatable.",
 )
 @click.option("--node-id", metavar="ID", help="Node that may use the token; required for the role node.")
-@click.option("--expires-in", metavar="D", help="Expire the token after this long, such as 90d.  [default: never]")
+@click.option("--expires-in", metavar="D", help="Lifetime of the token; for example, `90d`.  [default: never]")
 @api_options
 def create(target: ApiTarget, as_json: bool, **which: Any) -> None:
     """Create a token. The token is printed once and cannot be shown again."""
@@ -90,7 +90,7 @@ add_show(
 @click.option("--yes", is_flag=True, help="Revoke the token even if it is the last valid admin token.")
 @api_options
 def revoke(token_id: str, yes: bool, target: ApiTarget, as_json: bool) -> None:
-    """Revoke a token. Every controller rejects it within a few seconds."""
+    """Revoke a token. Every controller rejects the token within a few seconds."""
     token = run_on(target, lambda api: api.post(at(f"{TOKENS}/{{}}/revoke", token_id), {"force": yes}))
     print_answer(token, f"{token['id']} ({visible(token['name'])}) is revoked.", as_json=as_json)
 

@@ -84,9 +84,9 @@ def urls_of(seeds: Iterable[str]) -> list[Url]:
 
 
 class DatabaseUrlQueueManager:
-    """A queue for any number of tasks and processes. A URL from `next` belongs to its caller until `mark_completed`; if
-    the process dies first, it is returned again. `db_pool` may also be an open Shoal database. The manager closes
-    neither the pool nor the database."""
+    """A queue for any number of tasks and processes. A URL from `next` belongs to the caller until `mark_completed`; if
+    the process dies before that, a later `next` returns the URL again. `db_pool` may also be an open Shoal database.
+    The manager closes neither the pool nor the database."""
 
     def __init__(self, scan_id: str, db_pool: "asyncpg.Pool | SqlDatabase") -> None:
         self.scan_id = scan_id
@@ -126,8 +126,8 @@ class DatabaseUrlQueueManager:
             await (await self._opened()).settle(found)
 
     async def aclose(self) -> None:
-        """Put URLs that `next` has returned, but that are not completed, back into the queue immediately, without
-        waiting for their lease to expire."""
+        """Put taken URLs that are not completed back into the queue immediately, instead of waiting until their leases
+        expire."""
         if self._scan is not None:
             await self._scan.leave()
 
@@ -168,9 +168,9 @@ class NoRedisClient(StateConflict, AttributeError):
 
 
 class PersistentUrlQueueManager:
-    """A queue that outlives its process. `next` returns a URL and settles the previous one; if this process dies, its
-    URL is returned again. Shallow URLs come first; hosts alternate. New scans are stored in Redis if `REDIS_URL` is set
-    and `SHOAL_FRONTIER` is not.
+    """A queue that outlives its process. `next` returns a URL and settles the previous URL; if this process dies, a
+    later `next` returns the unsettled URL again. Shallow URLs come first; hosts alternate. New scans are stored in
+    Redis if `REDIS_URL` is set and `SHOAL_FRONTIER` is not.
 
     If the queue is used as a context manager, the end of the block also settles the last URL, unless the block ends
     with an exception.

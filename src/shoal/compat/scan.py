@@ -149,7 +149,7 @@ class Scan:
         return await self._app.database.run(commit)
 
     async def _look(self) -> None:
-        """Refresh the data that calls from callers' threads use from the database, and copy the counters from Redis to
+        """Read the data for calls from callers' threads from the database again, and copy the counters from Redis to
         the database."""
 
         async def commit(tx: Tx) -> None:
@@ -197,7 +197,7 @@ class Scan:
             await asyncio.shield(self._turn([self._held[url]], 0))
 
     async def has_next(self) -> bool:
-        """Return whether any URL is waiting, including those held by dead processes."""
+        """Return whether any URL is waiting, or is held by a dead process."""
         while not (await self.statistics()).queued:
             wait = await self._wait()
             if wait is None:
@@ -456,8 +456,8 @@ class Scan:
                 await self._copy_counters()
 
     async def _copy_counters(self) -> None:
-        """Copy the counters that calls from other threads have changed to the database. If the store is unavailable, a
-        later copy is enough."""
+        """Copy to the database the counters that calls from other threads have changed. If the store is unavailable,
+        ignore the error: a later call copies the counters."""
         if self._calls is not None and self._calls.has_changes:
             with suppress(ShoalError):
                 await self._look()

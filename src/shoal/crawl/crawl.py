@@ -107,8 +107,8 @@ def render_of(js: Any) -> Any:
 
 
 DEPTH = (
-    "Maximum number of links between a seed and a page; null removes the limit. Default: 3 with the scopes "
-    "domain and any, otherwise no limit."
+    "Maximum number of links between a seed and a page; null removes the limit. Default: 3 with the scopes `domain`"
+    " and `any`, otherwise no limit."
 )
 WIDE_DEPTH = 3  # with a scope that includes other people's sites
 EARLIER_DEPTH = 3  # for crawls that were stored without a depth: at that time, this was the default for every scope
@@ -182,7 +182,7 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         describe("Whether to read sitemaps; `only` fetches just the seeds and the URLs that sitemaps list."),
     ] = "on"
     user_agent: Annotated[
-        Line | None, describe("User-Agent header to send, and the agent name looked up in robots.txt.")
+        Line | None, describe("User-Agent header to send; the name at its start selects the rules in robots.txt.")
     ] = None
     headers: Annotated[
         dict[str, Text],
@@ -200,13 +200,15 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
     render: Annotated[
         Literal["never", "auto", "always"],
-        describe("Whether to run the scripts of pages in a browser; `auto` does so for pages that need it."),
+        describe(
+            "Whether to run the scripts of pages in a browser; `auto` does so only for pages that need a browser."
+        ),
     ] = "never"
     wait_for: Annotated[
         WaitFor | None,
         describe(
-            "Read a rendered page once this CSS selector matches or its time limit is reached. `RE -> CSS` waits "
-            "only at URLs that match the pattern."
+            "Read a rendered page once this CSS selector matches, or once the time limit is reached. With `RE ->"
+            " CSS`, only pages whose URLs match the pattern `RE` wait for the selector."
         ),
     ] = None
     scroll: Annotated[bool, describe("Scroll rendered pages to the end, as long as they grow.")] = False
@@ -318,7 +320,7 @@ BUDGETS = frozenset({"max_pages", "max_bytes", "max_seconds"})
 """Limits on pages, bytes and time. When a limit is reached, the crawl completes with that limit's name as reason."""
 
 TRAP = "trap"
-"""The skip reason that is reported for URLs in quarantine. It is stored only once their patterns are cleared."""
+"""The skip reason that is reported for URLs in quarantine. It is not stored before their patterns are cleared."""
 
 
 class Counts(Struct, frozen=True):

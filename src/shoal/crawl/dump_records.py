@@ -318,7 +318,7 @@ def _read(values: Any) -> Line:
 
 
 def _head(values: dict[str, Any]) -> Head:
-    """Read the first line; a dump contains the working time as a number of microseconds."""
+    """Read the first line. In a dump, the working time of the crawl (`walked`) is a number of microseconds."""
     counts = values.get("counts")
     if isinstance(counts, dict) and "walked" in counts:
         if type(counts["walked"]) is not int or not 0 <= counts["walked"] <= LATEST:

@@ -29,8 +29,8 @@ class StoredEntry(Struct, frozen=True):
     entry: JournalEntry
 
     def record(self, crawl_id: str) -> dict[str, Any]:
-        """Return the entry as the API, the log files and the command line show it. The fields that every log line has
-        come first."""
+        """Return the entry as the API, the log files and the command line show it. First come the fields that every log
+        line has."""
         return {
             "timestamp": moment(self.at),
             "level": self.entry.level.value,

@@ -174,9 +174,9 @@ def first_urls(seeds: list[Url], key_seed: int, config: CrawlConfig) -> list[New
 
 
 def widening(config: CrawlConfig, more: list[Url]) -> list[Url]:
-    """Return the added seeds that have to be stored in the crawl's options: the first seed of each host, domain or
-    prefix that is new to the scope, or, if headers or cookies are sent to seeds, of each new origin. Raise if there are
-    too many."""
+    """Return those added seeds that have to be stored in the crawl's options: the first seed of each host, domain or
+    prefix that is new to the scope; if headers or cookies are sent to seeds, the first seed of each new origin. Raise
+    if there are too many."""
     secrets = bool(config.headers or config.cookies)
     if not secrets and (config.depth == 0 or config.scope in ("page", "any")):
         return []  # the targets of redirected seeds are always in scope, and nothing else depends on the seeds

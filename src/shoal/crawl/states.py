@@ -12,11 +12,11 @@ class CrawlState(StrEnum):
     PENDING = "pending"  # stored, but not submitted to the queue
     QUEUED = "queued"  # waits for a worker
     RUNNING = "running"  # at least one worker crawls it, or will crawl it again soon
-    PAUSING = "pausing"  # pause requested; a walker is still settling
+    PAUSING = "pausing"  # pause requested; a walker is still committing its last pages
     PAUSED = "paused"  # can be resumed
-    STOPPING = "stopping"  # stop requested; a walker is still settling
+    STOPPING = "stopping"  # stop requested; a walker is still committing its last pages
     STOPPED = "stopped"  # ended by a user, permanently
-    COMPLETED = "completed"  # frontier drained, or a budget spent
+    COMPLETED = "completed"  # no URL is left to fetch, or a budget is used up
     FAILED = "failed"  # the crawl's job became a dead letter, or no seed returned a page
 
 

@@ -233,8 +233,8 @@ class CrawlStore:
         return None if row is None else SitemapRecord(**dict(row))
 
     async def landed(self, tx: Tx, number: int, keys: list[int]) -> list[str]:
-        """Return the final URLs of the given pages. Pages that did not redirect, or that were neither HTML nor XML that
-        may be a sitemap, are left out."""
+        """Return the final URLs of the given pages. Only pages count that redirected and are HTML, or XML (which may be
+        a sitemap)."""
         return [row["final_url"] for row in await tx.all("landed", crawl=number, keys=keys)]
 
     async def urls_of_dropped(self, tx: Tx, number: int, pages: list[DroppedPage]) -> list[NewUrl]:

@@ -148,7 +148,8 @@ def new_file(crawl_id: str) -> str:
 
 
 def is_safe(place: BodyLocation) -> bool:
-    """Return whether a location can be one of ours. Rows are also restored from dumps, which are untrusted input."""
+    """Return whether a location can be one of ours. It may be forged, because rows are also restored from dumps, which
+    are untrusted input."""
     return _SAFE.fullmatch(place.file) is not None and place.offset >= 0 and place.length > 0
 
 

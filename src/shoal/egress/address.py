@@ -197,7 +197,8 @@ class Route(Struct, eq=False):
 
 
 def pin(host: str, port: int, addresses: tuple[str, ...]) -> str:
-    """Format an entry for libcurl's DNS cache; the plus lets it expire, so that the cache does not grow for ever."""
+    """Format an entry for libcurl's DNS cache; the plus lets the entry expire, so that the cache does not grow for
+    ever."""
     listed = ",".join(f"[{address}]" if ":" in address else address for address in addresses)
     return f"+{host}:{port}:{listed}"
 

@@ -37,8 +37,8 @@ def lock_down(handle: Any, ca_file: str | None, proxy: Proxy | None) -> None:
         (pycurl.SSL_VERIFYHOST, 2),
         (pycurl.SSLVERSION, pycurl.SSLVERSION_TLSv1_2),
         (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS),
-        # Otherwise requests to one host would wait for the first request to that host, whether or not the host speaks
-        # HTTP/2.
+        # With PIPEWAIT, requests to one host would wait for the first request to that host, even if the host does not
+        # speak HTTP/2.
         (pycurl.PIPEWAIT, 0),
         (pycurl.BUFFERSIZE, _BUFFER_BYTES),
         (pycurl.MAXAGE_CONN, _IDLE_SECONDS),

@@ -160,7 +160,7 @@ class CurlHandle:
         )
 
     def _with_beginning(self, failure: Failure) -> Failure:
-        """Add the beginning of a response that is not HTTP, if libcurl passed it on, to the operator detail."""
+        """If a response is not HTTP and libcurl passed on its beginning, add this beginning to the operator detail."""
         began = b"".join([*self._lines[:2], *self._chunks[:1]])[:_SHOWN_BYTES]
         if failure.code != "protocol_error" or not began:
             return failure

@@ -86,7 +86,8 @@ def _members(one: Callable[[bytes, int], tuple[bytes, bytes]], raw: bytes, limit
 
 
 def _undeflate(raw: bytes, limit: int) -> bytes:
-    """Decode deflate. According to RFC 9110, this is the zlib format, but many servers send a raw deflate stream."""
+    """Decode the encoding `deflate`. RFC 9110 defines it as the zlib format, but many servers send a raw deflate
+    stream."""
     try:
         return _inflate(raw, limit, _GZIP_OR_ZLIB)[0]
     except _Broken:

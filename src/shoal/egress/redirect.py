@@ -166,7 +166,7 @@ def _without(headers: HeaderPairs, names: frozenset[str]) -> HeaderPairs:
 
 
 def _as_sent(location: str) -> str:
-    """Decode a `Location` as UTF-8, which servers send although headers are read as Latin-1."""
+    """Decode a `Location` as UTF-8: servers send UTF-8, but headers are read as Latin-1."""
     try:
         return location.encode("latin-1").decode()
     except UnicodeError:

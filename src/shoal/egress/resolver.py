@@ -172,7 +172,8 @@ def is_local(address: Address) -> bool:
 
 
 def machine() -> str:
-    """Return the name of this machine, or of this container, which has its own loopback interface."""
+    """Return the name of this machine or, in a container, of the container, because a container has its own loopback
+    interface."""
     return socket.gethostname()
 
 

@@ -57,8 +57,8 @@ class EpollPoller:
 
     def want(self, what: int, fd: int, _multi: object = None, _data: object = None) -> None:
         if what == pycurl.POLL_REMOVE:
-            # The socket stays registered, because the connection will be reused. If it becomes ready before, `_wake`
-            # unregisters it.
+            # The socket stays registered, because the connection will be reused. If it becomes ready before that,
+            # `_wake` unregisters it.
             self._wanted[fd] = 0
             return
         self._wanted[fd] = what

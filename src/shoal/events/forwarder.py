@@ -126,7 +126,7 @@ class EventRetention:
         async def commit(tx: Tx) -> tuple[int, list[str]]:
             old = await self._store.last_before(tx, before)
             too_old = await self._store.last_before(tx, before - span(self._longer))
-            # The number is computed first, so that kept events are not read repeatedly.
+            # First compute the last number that may be removed, so that no pass reads the events that have to be kept.
             until = last_prunable(old, too_old, await self._store.progress(tx))
             return await self._store.prune(tx, until, before, limit)
 

@@ -74,7 +74,7 @@ def check_events(wanted: list[str]) -> list[str]:
 
 Address = Annotated[str, describe("URL to which events are sent with POST.", max_length=2083)]
 Wanted = Annotated[
-    list[str], describe("Event types to send, such as crawl.completed or crawl.*; empty for all.", max_length=50)
+    list[str], describe("Event types to send, such as `crawl.completed` or `crawl.*`; empty for all.", max_length=50)
 ]
 
 

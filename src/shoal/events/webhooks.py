@@ -137,7 +137,7 @@ class Webhooks:
         return await self._database.run(commit)
 
     async def replay_time(self, webhook_id: str, since: int, until: int, *, audit: AuditHook = no_audit) -> int:
-        """Send all events in a time range again, among those that the webhook subscribes to; return how many."""
+        """Of the events in a time range, send again those to which the webhook subscribes; return their number."""
         if since >= until:
             raise InvalidInput("since", "is not before until", "swap them")
         count, after = 0, (since, 0)
@@ -155,7 +155,7 @@ class Webhooks:
         return await self._database.read(lambda tx: self._events.after(tx, after, limit))
 
     async def latest(self, limit: int) -> list[EventReceipt]:
-        """Return the newest events, newest first; fewer than `limit` if some of these numbers were removed."""
+        """Return the newest events, newest first; fewer than `limit` if some of them have already been removed."""
 
         async def look(tx: Tx) -> list[EventReceipt]:
             return await self._events.after(tx, max(0, await self._events.last(tx) - limit), limit)

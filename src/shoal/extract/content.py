@@ -58,7 +58,8 @@ class Content:
         return self.lacks_rest(("markdown", "links"))
 
     def lacks_rest(self, formats: Container[str]) -> bool:
-        """Return whether the page is longer than the part that is read for one of these formats."""
+        """Return whether one of these formats lacks the end of the page, because only the first part of the page is
+        read for it."""
         if self.source.is_cut or not self._is_html:
             return self.source.is_cut
         needs_text = "markdown" in formats or "text" in formats

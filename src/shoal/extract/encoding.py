@@ -76,7 +76,8 @@ def decode(body: bytes, content_type: str | None) -> tuple[str, str, PageFlag]:
     found = detect(body if len(body) <= _SAMPLE else _sample(body))
     certain = found.confidence == 1
     guess = (found.encoding or "utf-8").lower()
-    # The result is certain if it was declared in the prescan range, or if it is (perhaps undeclared) valid UTF-8.
+    # `certain`: the encoding was declared in the prescan range, or the body is valid UTF-8, with or without a
+    # declaration.
     if not certain or (guess == "utf-8" and not 0 <= _mention(body) < _PRESCAN):
         late = _declared_by_meta(body, guess)
         if late is not None:

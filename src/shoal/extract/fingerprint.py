@@ -1,6 +1,5 @@
 """Compare texts by their word pairs: a 64-bit simhash finds candidates, because near-duplicate texts differ in few
-bits, and a sketch gives the share of two texts that is the same (one-permutation MinHash with 8 bits of each
-minimum)."""
+bits, and a sketch estimates how much of two texts is the same (one-permutation MinHash with 8 bits of each minimum)."""
 
 from collections.abc import Sequence
 from itertools import pairwise

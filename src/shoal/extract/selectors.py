@@ -1,8 +1,8 @@
 """The selectors of rule sets: CSS, XPath, paths into JSON-LD, and regular expressions without backtracking. Each is
 validated before use and can read only the page.
 
-Plain CSS takes linear time, but `:has()`, `:nth-…()` and XPath may take longer. Of these, constructs that would explode
-in time or memory are rejected, and large pages are not searched with the others.
+Plain CSS takes linear time, but `:has()`, `:nth-…()` and XPath may take longer. Some of their constructs could take far
+too much time or memory, and are rejected; the others are not used on large pages.
 """
 
 import re

@@ -1,5 +1,5 @@
 """Reduce the tree of a page to the elements whose text is part of a given text, such as the text that a different
-extractor found: the tree keeps the formatting of the page, which the text has lost."""
+extractor found. The reduced tree has the formatting of the page, which the text lacks."""
 
 import re
 from collections.abc import Iterable, Iterator

@@ -64,8 +64,8 @@ class ControlledNode(Protocol):
     def is_stopping(self) -> bool: ...
 
     async def apply(self, command: NodeCommand) -> CommandAck:
-        """Apply a command and return the result. This method never raises and returns soon: it only begins a drain, and
-        it restarts browsers within a minute or not at all."""
+        """Apply a command and return the result. This method returns soon and never raises: it only begins a drain, and
+        it gives up a restart of the browsers after a minute."""
         ...
 
 

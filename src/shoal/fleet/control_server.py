@@ -317,7 +317,7 @@ def _stop_error() -> ShoalError:
 
 
 def commands_for(session: NodeSession, begun: SessionBegun) -> Sequence[NodeCommand]:
-    """Return the commands that put a node that has just connected into the state that operators want."""
+    """Return the commands for a node that has just connected: they put the node into the state that operators want."""
     commands = commands_to_reach(session.node_id, begun.desired)
     if begun.desired.state == "connected" and session.status.state is not NodeState.CONNECTED:
         commands.append(NodeCommand(id="", node_id=session.node_id, command="resume"))  # the node missed that command
@@ -337,7 +337,7 @@ class CountedHealth(health.aio.HealthServicer):
 
 
 class CountedReflection(reflection.aio.ReflectionServicer):
-    """Reflection. Its streams are counted, too."""
+    """The reflection service, whose streams are counted, too."""
 
     def __init__(self, service: ControlService, names: Sequence[str]) -> None:
         super().__init__(names)

@@ -95,8 +95,8 @@ class _Table:
 
     def draw(self, chance: Callable[[], float]) -> NodeSlots | None:
         """Return a node that is not full. The probability of a node is proportional to its score, and lower if the node
-        let offers lapse. Return None if all nodes are full, or if all nodes let offers lapse and the job should not
-        wait for them."""
+        has let offers lapse. Return None if all nodes are full. If all nodes have let offers lapse, return None for
+        some of the jobs, so that these do not wait for the nodes."""
         while self._nodes:
             if self._trust < 1 and chance() >= self._trust:
                 return None
@@ -119,8 +119,8 @@ class _Table:
 
     @property
     def why_shared(self) -> str:
-        """The reason why jobs go to the shared lane, as JSON. Once no node has room, no node counts as having room
-        until the view is refreshed."""
+        """The reason why jobs go to the shared lane, as JSON. Nodes that were found full are left out until the view is
+        refreshed, even if they have room again."""
         why = "offers_lapsed" if self._nodes else "no_room"
         if why not in self._why_shared:
             self._why_shared[why] = self._decision(None, why)

@@ -19,7 +19,10 @@ LOST = message("It has sent no heartbeat for {silent}. The jobs of its lane are 
 DISCONNECTED = message("Its session broke off. It gets jobs again as soon as it reconnects.")
 TOLD = message("It has received the command to be {state} and will report that soon.")
 IDLE = message("It is {state}{because} and leases nothing until `shoal nodes resume {id}`.")
-SHARED = message("SHOAL_DISPATCH is shared: like every worker, it takes jobs from the shared lane.")
+SHARED = message(
+    "Jobs are not dispatched to nodes (SHOAL_DISPATCH=shared): like every worker, this node takes jobs from the shared "
+    "lane."
+)
 FULL = message("Its lane holds twice as many {jobs} as it has slots for, so new jobs go to other nodes.")
 LAPSED = message(
     "It did not take jobs that were offered to it ({times} times in a row), so it gets only {share} of new jobs, until "

@@ -159,7 +159,7 @@ class Node:
     run_depth: int = 0  # due runs in its lane
     page_depth: int = 0  # due page jobs in its lane
     browser_depth: int = 0  # due page jobs in its lane that need a browser
-    # Number of sweeps since its last lease that found offers which the node did not take in time.
+    # Sweeps, since the node's last lease, that found an offer which the node had not taken in time.
     lapsed_offers: int = 0
 
     @property

@@ -319,8 +319,9 @@ class Nodes:
         return command
 
     async def return_lanes(self) -> int:
-        """Move jobs that were offered to nodes that lease no jobs to the shared lane; return the number of jobs. Such
-        nodes were paused or drained after the offer, or they are gone and some controller did not know that yet."""
+        """Move jobs to the shared lane if they were offered to nodes that lease no jobs; return the number of jobs.
+        Such nodes were paused or drained after the offer, or they are gone and some controller did not know that
+        yet."""
         returned = 0
         for lane in await self._database.read(lambda tx: self._store.abandoned_lanes(tx, BATCH)):
             # If the node has resumed since the lanes were read, it loses offers, but no job is lost (0043).
@@ -389,8 +390,8 @@ class Nodes:
         self._emit([*sent, *ended])
 
     def _emit(self, signals: Sequence[Signal]) -> None:
-        """Emit signals. If there are many, emit some of them in later callbacks of the event loop, because each signal
-        is logged."""
+        """Emit signals. Each signal is logged, so if there are many signals, emit only the first ones now, and the
+        others in later callbacks of the event loop."""
         for signal in signals[:EMITTED_AT_ONCE]:
             self._signals.emit(signal)
         if len(signals) > EMITTED_AT_ONCE:

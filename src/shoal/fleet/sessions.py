@@ -197,8 +197,8 @@ def displacement(session: Session, instance: str) -> ShoalError | None:
 
 
 def _state_of(session: Session, status: NodeStatus) -> NodeState:
-    """Return the state of a client that reports only whether it is draining. Otherwise, its state follows from the last
-    command that was sent to it."""
+    """Return the state of a client that reports no state, but only whether it is draining. If it is not draining, its
+    state follows from the last command that was sent to it."""
     if status.is_draining or session.desired is NodeState.DRAINING:
         return NodeState.DRAINING if status.active_tasks else NodeState.DRAINED
     return session.desired

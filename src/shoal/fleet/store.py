@@ -1,5 +1,5 @@
 """The store of nodes, their sessions and commands. Each change of a session is a compare-and-set on `(node_id,
-session_epoch)`. If a change has no result, a newer session exists."""
+session_epoch)`. A change that affects no row means that a newer session exists."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta

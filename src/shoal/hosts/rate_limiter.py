@@ -23,9 +23,9 @@ from shoal.hosts.store import HostStore
 
 
 class SlotGrant(Struct, frozen=True):
-    """The result for one request. `wait_seconds`: the time until its slot or, without a slot, until it may ask again.
-    `delay_seconds`: the delay between two requests to the host. `slot_at`: the time of the slot by the clock of this
-    process, if the host has a delay and this process uses the slot."""
+    """The result for one request. `wait_seconds`: the time until the request's slot or, if it got no slot, the time
+    until the caller may ask again. `delay_seconds`: the delay between two requests to the host. `slot_at`: the time of
+    the slot by the clock of this process, if the host has a delay and this process uses the slot."""
 
     host: int
     wait_seconds: float

@@ -91,7 +91,7 @@ class RuleMatcher(Generic[Meaning]):
     is used."""
 
     def __init__(self, rules: Iterable[tuple[str, bool, Meaning]]) -> None:
-        """Take rules as (path, whether it allows, the caller's value for it)."""
+        """Take rules as tuples: a path, whether the rule allows it, and the caller's value for the rule."""
         patterns = [(_Pattern.of(path), allows, rule) for path, allows, rule in rules]
         self._all = sorted(patterns, key=lambda one: (one[0].length, one[1]), reverse=True)
         self._special = [one for one in self._all if one[0].prefix is None]
@@ -142,8 +142,8 @@ class RobotsState(StrEnum):
 
 
 class RobotsRecord(Struct, frozen=True):
-    """The stored robots.txt of one host: the file or, if there is none, the failure code (if any) on the first line,
-    then the reason."""
+    """The stored robots.txt of one host. `body` is the file or, if there is none, the reason for that; if the request
+    failed, the failure code comes first, on its own line."""
 
     state: RobotsState
     body: str
@@ -216,7 +216,8 @@ class RobotsFile(Struct):
         return file
 
     def agent_for(self, token: str) -> str | None:
-        """Return the name under which the file addresses an agent: its own, `*`, or None."""
+        """Return the name under which the file addresses an agent: the name of the agent, `*`, or None if the file does
+        not address it."""
         named = {agent for group in self.groups for agent in group.agents}
         return next((name for name in (token.lower(), ANYBODY) if name in named), None)
 

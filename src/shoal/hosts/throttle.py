@@ -67,8 +67,8 @@ def throttle_update(
 
 def with_refusals(kept: Mapping[int, N], urls: Iterable[int], now: N, within: N) -> dict[int, N]:
     """Add URLs, by hash, that answered 503 now, and return the newest `ENOUGH`. `within` has the same unit as `now`.
-    Entries older than `within` are dropped. Entries that are further than this in the future, after a clock was set
-    back, are also dropped. (Entries may be slightly in the future, because a commit that had to wait for another commit
+    Entries older than `within` are dropped. Entries that lie more than `within` in the future, because a clock was set
+    back, are dropped, too. (Entries may be slightly in the future, because a commit that had to wait for another commit
     may have an earlier `now`.)"""
     recent = {url: at for url, at in kept.items() if abs(now - at) <= within} | dict.fromkeys(urls, now)
     return dict(sorted(recent.items(), key=lambda one: one[1])[-ENOUGH:])

@@ -31,12 +31,11 @@ def crawl(
 ) -> "CrawlRun":
     """Crawl from these seeds, in this process, and yield the pages as they are committed.
 
-    `options` are crawl options: `depth`, `max_pages`, `scope`, `include`, `speed`, and so on.
-    `store` is a URL as in `DATABASE_URL`; the default is the store of the command line, so that crawls can be resumed
-    from both interfaces.
-    `resume` is the id of a crawl to resume, or `last`: its stored pages come first, then the new pages. Only options
-    that can be changed while a crawl runs, such as `speed` and `max_pages`, are allowed; they change the crawl.
-    `trust_seeds` allows seeds at private addresses; pass False to crawl public addresses only.
+    `options` are crawl options: `depth`, `max_pages`, `scope`, `include`, `speed`, and so on. `store` is a URL as in
+    `DATABASE_URL`; the default is the store of the command line, so that crawls can be resumed from both interfaces.
+    `resume` is the id of a crawl to resume, or `last`: its stored pages come first, then the new pages. With `resume`,
+    `options` may contain only options that can be changed while a crawl runs, such as `speed` and `max_pages`; they
+    change the crawl. `trust_seeds` allows seeds at private addresses; pass False to crawl public addresses only.
     """
     if resume is not None:
         if seeds or id is not None:
@@ -51,7 +50,7 @@ def crawl(
 
 
 async def open(crawl_id: str, *, store: str | None = None) -> AsyncIterator[Page]:  # noqa: A001 - `shoal.open`
-    """Iterate over the stored pages of a crawl, in their order, without crawling.
+    """Iterate over the stored pages of a crawl, in storage order, without crawling.
 
     `crawl_id` is the id of the crawl, a unique prefix of the id, or `last`. For a running crawl, only the pages stored
     so far are returned.
@@ -100,8 +99,8 @@ class CrawlRun:
 
     @property
     def cut_off(self) -> list[str] | None:
-        """One sentence for each limit that left out URLs, and one for the quarantine, as in the summary of `shoal
-        crawl`; None until the crawl has ended."""
+        """Sentences about URLs that were not crawled, as in the summary of `shoal crawl`: one for each limit, and one
+        for the quarantine; None until the crawl has ended."""
         task = self._crawl_task
         if task.status is None:
             return None
@@ -175,7 +174,7 @@ class _CrawlTask:
         return self.local_crawl
 
     async def next(self) -> list[Page]:
-        """Return the next pages, as many as have bodies that fit into the memory limit; the list is empty at the
+        """Return the next pages, as many as fit into the memory limit with their bodies; the list is empty at the
         end."""
         local_crawl = await self.begin()
         assert self._app is not None

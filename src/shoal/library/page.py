@@ -63,9 +63,9 @@ class ResponseHeaders(Mapping[str, str]):
 class Page:
     """One fetched page: the fields of its record, and its content.
 
-    Content is computed from the response on first use. Pages that were just fetched in this process have content, and
-    stored pages if the crawl keeps bodies; for other pages, `html` and the other content properties raise
-    `BodyNotKept`. The content of a rendered page is its document after its scripts have run.
+    Content is computed from the response on first use. A page has content if it was just fetched in this process, or if
+    its crawl keeps bodies; otherwise, `html` and the other content properties raise `BodyNotKept`. The content of a
+    rendered page is its document after its scripts have run.
     """
 
     url: str
@@ -131,7 +131,7 @@ class Page:
         return from_micros(self._page.fetched_at)
 
     def record(self, crawl_id: str | None = None) -> dict[str, Any]:
-        """Return the page record, as in outputs."""
+        """Return the page record, as output files have it."""
         return self._page.record(crawl_id or self._origin.crawl_id)
 
     @property

@@ -59,7 +59,9 @@ MESSAGES: Mapping[str, LogMessage] = {
         "frontier of crawl {crawl_id} was not available during a state change of its job: {error}"
     ),
     "RedisWarned": warning("{server}: {warning}"),
-    "LanesDegraded": warning("{server} is not used for jobs for now, workers lease them from the database: {why}"),
+    "LanesDegraded": warning(
+        "{server} cannot be used for jobs at present, so workers lease jobs from the database: {why}"
+    ),
     "LanesRestored": info("{server} is used for jobs again"),
     "AnalysisAttempted": info(
         "Processing analysis job", of="again", choices={"True": warning("Retrying analysis job")}
@@ -101,7 +103,7 @@ MESSAGES: Mapping[str, LogMessage] = {
     "BrowsersReaped": warning("ended {count} browsers that a killed process had left behind"),
     "PageRendered": debug("page rendered in {seconds:.2f} s: {outcome}"),
     "RenderingImpossible": warning("no browser is available, so pages that need one are stored unrendered: {error}"),
-    "RenderingPutOff": warning("page job delayed for {seconds:g} s, its page could not be rendered: {error}"),
+    "RenderingPutOff": warning("page job delayed for {seconds:g} s, because its page could not be rendered: {error}"),
     "RendererRefused": warning("pages wait for the renderer, trying again in {retry_in_seconds:g} s: {error}"),
     "CallerRefused": warning(
         "invalid credential from {address}",
@@ -146,7 +148,7 @@ MESSAGES: Mapping[str, LogMessage] = {
     "JobsDispatched": debug("jobs dispatched: {targets}"),
     "JobsHeldBack": debug("{source} created no {kind} jobs: {why}"),
     "JobsReturned": debug("{count} jobs were moved from private lanes to the shared lane"),
-    "LaneReturned": info("{returned} jobs were moved to the shared lane, because node {node_id} leases none"),
+    "LaneReturned": info("{returned} jobs were moved to the shared lane, because node {node_id} does not lease jobs"),
     "NodeDisconnected": warning(
         "session of node {node_id} was interrupted; the node is lost unless it reconnects in time"
     ),
@@ -211,7 +213,7 @@ MESSAGES: Mapping[str, LogMessage] = {
         of="how",
         choices={
             "done": info("{kind} job done"),
-            "retried": warning("{kind} job failed, will be retried: {error}"),
+            "retried": warning("{kind} job failed and will be retried: {error}"),
             "failed": error("{kind} job failed permanently: {error}"),
             "expired": warning("{kind} job lost its worker (lease expired), now {to}: {error}"),
             "crashed": warning("{kind} job lost its worker (process died), now {to}: {error}"),

@@ -51,8 +51,8 @@ class Logs:
 
     @property
     def _stream(self) -> TextIO:
-        """The given stream, or the current stderr, which a live status line replaces by a stream that writes above that
-        line."""
+        """The given stream, or else the current `sys.stderr`: a live status line replaces it by a stream that writes
+        above the line."""
         return sys.stderr if self._given is None else self._given
 
     def listen(self, signal: Signal) -> None:

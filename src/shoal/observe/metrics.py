@@ -151,9 +151,7 @@ class Metrics:
         self._jobs_failed = self._counter("shoal_jobs_failed", "Jobs whose last attempt failed.", "kind")
         self._jobs_expired = self._counter("shoal_jobs_expired", "Jobs that became dead letters.", "kind")
         self._jobs_retried = self._counter("shoal_jobs_retried", "Failed attempts that are retried.", "kind")
-        self._leases_ended = self._counter(
-            "shoal_leases_ended", "Ended leases, by the way in which they ended.", "kind", "how"
-        )
+        self._leases_ended = self._counter("shoal_leases_ended", "Leases that ended, by outcome.", "kind", "how")
         self._lease_wait = self._histogram(
             "shoal_lease_wait_seconds", "Time between the due time of a job and its lease.", "kind"
         )
@@ -192,8 +190,8 @@ class Metrics:
         self._bot_jobs = self._counter("shoal_bot_jobs", "Jobs leased to bots.")
         self._late = self._histogram(
             "shoal_schedule_late_seconds",
-            "Delay between the due time of a policy and the creation of its job. Each scheduler pass adds one "
-            "sample: its maximum.",
+            "Delay between the due time of a policy and the creation of its job. Each scheduler pass adds one sample:"
+            " the longest delay of the pass.",
         )
         self._outbox_lag = self._histogram(
             "shoal_outbox_lag_seconds",

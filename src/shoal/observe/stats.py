@@ -101,8 +101,8 @@ class HourlyStatsReader:
         self._database = database
 
     async def read(self, hours: int, kind: str | None, most_bots: int) -> tuple[list[HourRow], list[BotActivity]]:
-        """Return the statistics of those of the last `hours` hours that had activity, newest first, and the bots that
-        sent requests in this time, most recent first. Both are read in one transaction."""
+        """Return the statistics of the last `hours` hours, newest first and without hours that had no activity, and the
+        bots that sent requests in this time, most recent first. Both are read in one transaction."""
 
         async def look(tx: Tx) -> tuple[list[HourRow], list[BotActivity]]:
             now: int = await tx.value("now")

@@ -182,7 +182,8 @@ class PageJobExecutor:
     async def settle(self, results: Sequence[Outcome], holder: str, want: int) -> list[PageTask]:
         """In one commit, store the results, end or return their jobs, and lease up to `want` more jobs that have a host
         slot within the next two seconds. A result whose lease was lost is dropped; the other results count. After an
-        unexpected error, each result gets a separate commit."""
+        unexpected error, each result gets a separate commit; the result is dropped if the store refuses it and the
+        failure in its place, so that the job runs again after its lease has expired."""
         updates = self.throttle.updates()
         try:
             turn = await self._database.run(
@@ -193,7 +194,8 @@ class PageJobExecutor:
             deliveries = [one for one in results if isinstance(one, ResultDelivery)]
             if not deliveries or isinstance(error, ShoalError) or not isinstance(error, Exception):
                 raise
-            await self._ingest.settle_apart(holder, deliveries)
+            queue = self._leases.queue
+            await self._ingest.settle_apart(holder, deliveries, queue.own_attempts, queue.answer_within)
             return await self.settle([one for one in results if isinstance(one, PutOff)], holder, want)
         if (timing := self._leases.rate_limiter.timing) is not None:
             timing.usable(turn.tasks)

@@ -1,7 +1,7 @@
 """Job groups (created, counted, cancelled, and ended with their last job), and the results of policies over time."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
@@ -30,6 +30,14 @@ JOBS_AT_ONCE = 2_000  # jobs that one statement enqueues
 MAX_LISTED = 10  # indexes of rejected URLs in an error message
 
 
+GroupHook = Callable[[Tx, Group], Awaitable[None]]
+"""Called in the commit that creates a group."""
+
+
+async def _no_hook(tx: Tx, group: Group) -> None:
+    pass
+
+
 class GroupEnded(Signal, frozen=True, kw_only=True):
     """The last job of a group ended, or the group was cancelled."""
 
@@ -48,7 +56,8 @@ async def end_group(tx: Tx, signals: Signals, group: Group, state: GroupState, r
 
 
 async def end_groups_without_jobs(tx: Tx, signals: Signals, group_ids: Iterable[str]) -> None:
-    """End the groups among these whose last job has ended, in the commit that ended that job. The groups are locked."""
+    """Of these groups, end those whose last job has ended. Call this in the commit that ends the jobs. The groups are
+    locked."""
     for group_id in group_ids:
         if (group := await GroupStore().lock_ended(tx, group_id)) is not None:
             await end_group(tx, signals, group, GroupState.COMPLETED)
@@ -75,10 +84,10 @@ class Groups:
         self._proxies = proxies or Proxies()
         self._back_pressure = back_pressure
 
-    async def make(self, config: GroupConfig) -> Group:
-        """Store a group and a job for each of its URLs in one commit. All jobs are queued immediately; the rate limit
-        decides how many jobs of a host are leased at the same time. Raise `HeldBack` while too many jobs are
-        waiting."""
+    async def make(self, config: GroupConfig, hook: GroupHook = _no_hook) -> Group:
+        """Store a group and a job for each of its URLs in one commit, which ends with `hook`. All jobs are queued
+        immediately; the rate limit decides how many jobs of a host are leased at the same time. Raise `HeldBack` while
+        too many jobs are waiting."""
         self._proxies.check(config.crawl_config.proxy, "crawl_config.proxy")
         group_id = GroupId(config.group or new_id("grp"))
         if len(config.urls) > URLS_INLINE:
@@ -91,16 +100,19 @@ class Groups:
         spec = PageSpec(crawl_config=config.crawl_config, rule_set=config.rule_set)
         new = NewGroup(group_id, config.project, config.labels, config.priority, len(jobs), spec)
 
-        async def commit(tx: Tx) -> None:
+        async def commit(tx: Tx) -> Group:
             if await self._store.insert(tx, new) is None:
                 raise AlreadyExists("job group", group_id, "choose another id, or leave it out")
             # All jobs in one commit: otherwise the first jobs, and then the group, could end before the rest is stored
             # (0022).
             for start in range(0, len(jobs), JOBS_AT_ONCE):
                 await self._queue.enqueue_in(tx, jobs[start : start + JOBS_AT_ONCE])
+            group = await self._store.get(tx, group_id)
+            assert group is not None
+            await hook(tx, group)
+            return group
 
-        await self._database.run(commit)
-        return await self.get(group_id)
+        return await self._database.run(commit)
 
     async def get(self, group_id: str) -> Group:
         group = await self._database.read(lambda tx: self._store.get(tx, group_id))
@@ -133,7 +145,7 @@ class Groups:
         unchanged."""
 
         async def commit(tx: Tx) -> None:
-            # The lock is not shared: a commit with the last result must not end the group at the same time (0050).
+            # Lock the group exclusively: a commit with the last result must not end it at the same time (0050).
             group = await self._store.lock(tx, group_id)
             if group is None:
                 raise NotFound("job group", group_id)
@@ -199,7 +211,7 @@ ABSENT: Final = object()
 
 
 class DataChange(Struct, frozen=True):
-    """A value that differs at a path. A None means that the value was absent before, or is absent now."""
+    """A path at which two results have different values. None means that the result has no value there."""
 
     path: str
     before: Any

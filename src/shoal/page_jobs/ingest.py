@@ -2,6 +2,7 @@
 job and write its event, all in one commit. Nothing is fetched here."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
@@ -54,6 +55,7 @@ class IngestResult(Struct):
     receipts: list[Receipt] = field(default_factory=list)
     accepted: list[Accepted] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
+    error: Exception | None = None  # why neither a result nor the failure in its place could be stored
 
 
 class Ingest:
@@ -75,44 +77,66 @@ class Ingest:
 
     async def settle(self, owner: str, deliveries: Sequence[ResultDelivery]) -> IngestResult:
         """Store results, and end or return their jobs. Each result is handled independently. A result that is late or
-        from a different owner changes nothing; a duplicate gets the same receipt again."""
+        from a different owner changes nothing; a duplicate gets the same receipt again. If the store refuses a result
+        and the failure in its place, raise its error after the other results: a receipt would tell the sender that its
+        lease is lost, and to discard the result. The sender should send all results again."""
         try:
             return await self._settle_together(owner, deliveries)
         except ShoalError:
             raise
         except Exception:
-            return await self.settle_apart(owner, deliveries)
+            settlement = await self.settle_apart(owner, deliveries)
+        if settlement.error is not None:
+            raise settlement.error
+        return settlement
 
-    async def settle_apart(self, owner: str, deliveries: Sequence[ResultDelivery]) -> IngestResult:
+    async def settle_apart(
+        self,
+        owner: str,
+        deliveries: Sequence[ResultDelivery],
+        attempts: int | None = None,
+        within: timedelta | None = None,
+    ) -> IngestResult:
         """Like `settle`, but with a separate commit for each result, after an unexpected error in their common commit.
-        A job whose result causes the error fails; if the store refuses the failure, too, the job is left until its
-        lease expires."""
+        A job whose result causes the error fails. If the store refuses the failure, too, the job is left until its
+        lease expires, and `error` is set. `attempts`: as for `settle_in`. `within`: as for `Database.run`."""
         whole = IngestResult(LeaseRequest(owner, [KIND]))
         for delivery in deliveries:
-            settled = await self._settle_alone(owner, delivery) or await self._settle_alone(owner, _refused(delivery))
-            whole.receipts += [Receipt(delivery.fence, None)] if settled is None else settled.receipts
-            whole.accepted += [] if settled is None else settled.accepted
+            settled = await self._settle_alone(owner, delivery, attempts, within)
+            if settled.error is not None:
+                settled = await self._settle_alone(owner, _refused(delivery), attempts, within)
+            whole.receipts += settled.receipts
+            whole.accepted += settled.accepted
+            whole.error = whole.error or settled.error
         return whole
 
-    async def _settle_alone(self, owner: str, delivery: ResultDelivery) -> IngestResult | None:
+    async def _settle_alone(
+        self, owner: str, delivery: ResultDelivery, attempts: int | None, within: timedelta | None
+    ) -> IngestResult:
         try:
-            return await self._settle_together(owner, [delivery])
+            return await self._settle_together(owner, [delivery], attempts, within)
         except ShoalError:
             raise
         except Exception as error:
             reason = shorten(f"{type(error).__name__}: {error}", LONGEST_ERROR)
             self._signals.emit(ResultRefused(job_id=delivery.fence.job_id, error=reason))
-            return None
+            return IngestResult(LeaseRequest(owner, [KIND]), [Receipt(delivery.fence, None)], error=error)
 
-    async def _settle_together(self, owner: str, deliveries: Sequence[ResultDelivery]) -> IngestResult:
+    async def _settle_together(
+        self,
+        owner: str,
+        deliveries: Sequence[ResultDelivery],
+        attempts: int | None = None,
+        within: timedelta | None = None,
+    ) -> IngestResult:
         request = LeaseRequest(owner, [KIND])
 
         async def commit(tx: Tx) -> IngestResult:
-            settlement = await self.settle_in(tx, request, deliveries)
+            settlement = await self.settle_in(tx, request, deliveries, attempts=attempts)
             await self.call_hooks(tx, settlement)
             return settlement
 
-        return await self._database.run(commit)
+        return await self._database.run(commit, within=within)
 
     async def holders(self, fences: Sequence[Fence]) -> dict[Fence, str]:
         """Return the holder of each of these grants, if it is known."""
@@ -140,7 +164,7 @@ class Ingest:
         late = [one.fence for one in deliveries if one.fence not in held]
         # A commit that stores the same result holds the job's lock, so after our lock its receipt can be read (0022).
         answers = await self._store.answers(tx, request.holder, late) if late else {}
-        digests = [one.result.digest() for one in deliveries]
+        digests = [one.digest or one.result.digest() for one in deliveries]
         for delivery, digest in zip(deliveries, digests, strict=True):
             job = held.pop(delivery.fence, None)  # a second delivery gets the first one's receipt
             if job is not None:
@@ -238,11 +262,14 @@ async def report_dead_letters(tx: Tx, moves: Sequence[Move]) -> list[EndedRun]:
 
 
 def _refused(delivery: ResultDelivery) -> ResultDelivery:
-    """Return a failure for a job whose result the store refuses. The store's error is for operators, so the failure
-    omits it."""
+    """Return a failure for a job whose result the store refuses. It has the digest of the refused result, so that its
+    sender gets the same receipt again. The store's error is for operators, so the failure omits it."""
     error_code = UNSTORABLE
     result = Result(Status.FAIL, "", delivery.result.fetched_at, error_code=error_code, error_message=NOT_STORED)
-    return ResultDelivery(delivery.fence, result)
+    digest = ""
+    with suppress(Exception):  # perhaps the digest caused the error
+        digest = delivery.result.digest()
+    return ResultDelivery(delivery.fence, result, digest=digest)
 
 
 def _event(job: HeldJob, result: Result, attempt: int | None = None) -> Event:

@@ -71,11 +71,13 @@ class Result(Struct, frozen=True):
 
 
 class ResultDelivery(Struct, frozen=True):
-    """A result and its grant. `size`: the size of its data in bytes, if the data may be large."""
+    """A result and its grant. `size`: the size of its data in bytes, if the data may be large. `digest`: the digest of
+    the result that the sender has sent, if a different result is stored in its place."""
 
     fence: Fence
     result: Result
     size: int = 0
+    digest: str = ""
 
 
 class Receipt(Struct, frozen=True):

@@ -49,8 +49,8 @@ class Scrape(Struct, frozen=True):
 
 
 class JobEnds:
-    """Waits for the ends of jobs. One query covers the jobs of all callers. It runs at a signal of this process, and
-    again after a share of the time that the youngest caller has waited."""
+    """Waits for the ends of jobs. One query covers the jobs of all callers. It runs when jobs of this process move, and
+    otherwise at intervals that grow with the waiting time of the youngest caller."""
 
     def __init__(self, database: Database, queue: Queue, clock: Clock, signals: Signals) -> None:
         self._database = database
@@ -132,8 +132,8 @@ class Scrapes:
         self._results = ResultStore()
 
     async def start(self, config: ScrapeConfig, scrape_id: str) -> None:
-        """Store the job, unless an earlier request with the same id has stored it. The result outlives the job, and
-        there can be only one result of the first grant."""
+        """Store the job, unless an earlier request with the same id has stored it. Look for a result, too, because it
+        is kept longer than the job, and a second job with the same id could not store its own."""
         url = check_url(config.url, self._rule, "url")
         if "screenshot" in config.formats and config.render == "never":
             raise InvalidInput("formats", "names screenshot, which needs a browser", "set render to auto or always")

@@ -105,8 +105,9 @@ class GroupStore:
         return None if row is None else _group(row)
 
     async def lock_all(self, tx: Tx, *, groups: Sequence[str] = (), jobs: Sequence[JobId] = ()) -> None:
-        """Lock these groups, and the groups of these jobs, for a commit that ends or returns jobs. Such commits share
-        the lock on a group while one of its jobs waits; after that, they wait for each other (decision 0050)."""
+        """Lock these groups, and the groups of these jobs, for a commit that ends or returns jobs. While a job of the
+        group waits, such commits share the lock on the group; once no job waits, they wait for each other (decision
+        0050)."""
         await tx.all("lock_groups", groups=list(groups), jobs=list(jobs))
 
     async def lock_ended(self, tx: Tx, group_id: str) -> Group | None:

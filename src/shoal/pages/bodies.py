@@ -109,8 +109,8 @@ async def read_all(store: BodyStore, places: Sequence[BodyLocation]) -> dict[Bod
 
 
 def within(pages: Iterable[P], most: int, page_of: Callable[[P], Page]) -> Iterator[list[P]]:
-    """Yield the pages in order, in batches whose stored bodies have at most `most` bytes in total, or in batches of one
-    larger page."""
+    """Yield the pages in order, in batches. The stored bodies of a batch have at most `most` bytes in total, but a
+    larger page is a batch by itself."""
     part: list[P] = []
     size = 0
     for page in pages:
@@ -193,7 +193,8 @@ def source_from(answer: Response, rendered: bytes | None, limits: Limits) -> "So
 
 
 def body_missing(page: Page) -> BodyNotKept:
-    """Return the error for the content of a page without a stored body, which says what can be done about that."""
+    """Return the error for a request for the content of a page that has no stored body. The error says what can be
+    done."""
     if page.status is None:
         why = (page.error_message or "it was not fetched").rstrip(".")
         return BodyNotKept(page.url, f"it got no response ({why})", "check its status or error first")

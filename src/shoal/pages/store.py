@@ -223,8 +223,8 @@ class PageStore:
         return [(row["number"], row["key"], row["links"]) for row in await tx.all("links_after", **place)], last
 
     async def validators(self, tx: Tx, crawl: int, keys: list[int]) -> list[Validators]:
-        """Return the pages with these keys, with validators if a page can be requested conditionally: only pages with
-        their own response, without a redirect. Two pages may share a key."""
+        """Return the validators of the pages with these keys. A page can be requested conditionally only if it has its
+        own response, without a redirect. Two pages may share a key."""
         rows = await tx.all("page_validators", crawl=crawl, keys=list(set(keys)))
         return [Validators(*(row[name] for name in Validators.__struct_fields__)) for row in rows]
 
@@ -323,7 +323,8 @@ def _conditions(wanted: PageFilter) -> dict[str, Any]:
 
 
 def _hop(statuses: range | None) -> str | None:
-    """Return the pattern of a stored redirect with one of these statuses, which are one status or a whole class."""
+    """Return a LIKE pattern for stored redirects with one of these statuses. `statuses` is a single status or a whole
+    class."""
     if statuses is None:
         return None
     return f'%"status":{statuses.start if len(statuses) == 1 else f"{statuses.start // 100}__"}}}%'

@@ -35,12 +35,13 @@ class SignalForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Annotated[str, Meta(max_length=2083)] | None, describe("URL whose priority changes. Give either url or label.")
     ] = None
     label: Annotated[
-        Annotated[str, Meta(max_length=500)] | None, describe("Label whose priority changes, as name=value.")
+        Annotated[str, Meta(max_length=500)] | None, describe("Label whose priority changes, as `name=value`.")
     ] = None
     boost: Annotated[
-        float, describe("Points added to the priority of its jobs; negative to lower it.", ge=-100, le=100)
+        float,
+        describe("Points added to the priority of the jobs; a negative number lowers the priority.", ge=-100, le=100),
     ]
-    lasts: Annotated[str, describe("How long the change applies, such as 24h.", max_length=20)] = "24h"
+    lasts: Annotated[str, describe("How long the change applies; for example, `24h`.", max_length=20)] = "24h"
 
     checks: ClassVar = {"lasts": lambda text: read_span(text) and text}
 
@@ -125,7 +126,7 @@ class Policies:
         return await self._database.read(look)
 
     async def counts(self, late: timedelta) -> PolicyCounts:
-        """Count all policies, the policies that are due, and the policies that have been due for longer than `late`."""
+        """Count all policies, those that are due, and those that are overdue by more than `late`."""
         return await self._database.read(lambda tx: self._store.counts(tx, span(late)))
 
     async def rewrite(self, policy_id: str, form: PolicyForm, *, audit: AuditHook = no_audit) -> Policy:

@@ -81,25 +81,29 @@ class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     seeds: Annotated[Seeds, describe("URLs from which to crawl a site. Give either seeds or url.")] = field(
         default_factory=list
     )
-    frequency: Annotated[Span | None, describe("Interval between runs, from 1m to 366d, such as 6h, 24h or 7d.")] = None
+    frequency: Annotated[
+        Span | None, describe("Interval between runs, from `1m` to `366d`; for example, `6h`, `24h` or `7d`.")
+    ] = None
     cron: Annotated[Cron | None, describe("Schedule as a cron expression. Give either cron or frequency.")] = None
     timezone: Annotated[Zone, describe("Time zone of cron and windows.")] = "UTC"
-    windows: Annotated[Windows, describe("Time windows in which runs may start, such as Mon-Fri 08:00-18:00.")] = field(
-        default_factory=list
-    )
+    windows: Annotated[
+        Windows, describe("Time windows in which runs may start; for example, `Mon-Fri 08:00-18:00`.")
+    ] = field(default_factory=list)
     jitter: Annotated[Span, describe("Maximum random delay of each run, to spread the load.")] = "0s"
     priority_base: Annotated[Importance, describe("Base priority from 0 to 100; higher runs first.")] = 50
     crawl_config: Annotated[dict[str, Any], describe("Fetch options of a page, or the options of a crawl.")] = field(
         default_factory=dict
     )
     rule_set: Annotated[dict[str, Any] | None, describe("Rule set with the data to extract from the page.")] = None
-    lock_ttl: Annotated[Span, describe("Lease duration of a bot's job without a heartbeat.")] = "10m"
+    lock_ttl: Annotated[Span, describe("Lease duration of a bot's job; a heartbeat renews the lease.")] = "10m"
     max_retry: Annotated[Tries, describe("Maximum number of retries.")] = 3
     queue: Annotated[
         Capability | None,
         describe("Capability that a bot or worker needs. Default: `js` if js_required is set, else `http`."),
     ] = None
-    overlap: Annotated[Overlap, describe("What to do when a run is due while the last one is still active.")] = "skip"
+    overlap: Annotated[Overlap, describe("What to do when a run is due while the previous run is still active.")] = (
+        "skip"
+    )
     adaptive: Annotated[Adaptive | None, describe("Bounds of the adaptive frequency.")] = None
     not_after: Annotated[Moment | None, describe("No run starts after this time.")] = None
     labels: Annotated[Labels, describe("Labels as name and value.")] = field(default_factory=dict)
@@ -190,7 +194,7 @@ LABELS = {
 
 @dataclass(frozen=True)
 class Policy:
-    """A stored policy. `planned_at` is its next scheduled time, `next_run_at` when that run starts."""
+    """A stored policy. `planned_at` is its next scheduled time; `next_run_at` is when that run will actually start."""
 
     id: str
     number: int
@@ -259,7 +263,9 @@ class PolicyChange(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     url: Annotated[Text | UnsetType | None, describe("Page to fetch. Give either url or seeds.")] = UNSET
     seeds: Annotated[Seeds | UnsetType, describe("URLs from which to crawl a site.")] = UNSET
-    frequency: Annotated[Span | UnsetType | None, describe("Interval between runs, such as 6h, 24h or 7d.")] = UNSET
+    frequency: Annotated[
+        Span | UnsetType | None, describe("Interval between runs; for example, `6h`, `24h` or `7d`.")
+    ] = UNSET
     cron: Annotated[Cron | UnsetType | None, describe("Schedule as a cron expression.")] = UNSET
     timezone: Annotated[Zone | UnsetType, describe("Time zone of cron and windows.")] = UNSET
     windows: Annotated[Windows | UnsetType, describe("Time windows in which runs may start.")] = UNSET
@@ -274,9 +280,9 @@ class PolicyChange(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     lock_ttl: Annotated[Span | UnsetType, describe("Lease duration of a bot's job.")] = UNSET
     max_retry: Annotated[Tries | UnsetType, describe("Maximum number of retries.")] = UNSET
     queue: Annotated[Capability | UnsetType | None, describe("Capability that a bot or worker needs.")] = UNSET
-    overlap: Annotated[Overlap | UnsetType, describe("What to do when a run is due while the last one is active.")] = (
-        UNSET
-    )
+    overlap: Annotated[
+        Overlap | UnsetType, describe("What to do when a run is due while the previous run is still active.")
+    ] = UNSET
     adaptive: Annotated[Adaptive | UnsetType | None, describe("Bounds of the adaptive frequency.")] = UNSET
     not_after: Annotated[Moment | UnsetType | None, describe("No run starts after this time.")] = UNSET
     labels: Annotated[Labels | UnsetType, describe("Labels as name and value; replaces all of them.")] = UNSET

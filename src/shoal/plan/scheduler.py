@@ -132,7 +132,7 @@ class Scheduler:
         self, tx: Tx, policies: Sequence[Policy], now: int
     ) -> tuple[list[_Plan], list[ScheduleStep], list[PolicyStuck]]:
         """Return a plan for each policy that may start, the next step of each policy that may not start now, and the
-        policies that cannot be run and must not block the others."""
+        policies that cannot be run (they must not block the others)."""
         boosts = await self._store.boosts(tx, sorted(set(_subjects(policies))))
         plans, late, stuck = [], [], []
         for policy in policies:
@@ -241,8 +241,8 @@ SITES_AT_ONCE = 100
 
 
 def crawl_of(policy: Policy, now: int) -> str:
-    """Return the id of the crawl that a policy starts now. A queued run before the planned time gets a different id
-    from the planned run."""
+    """Return the id of the crawl that a policy starts now. A queued run that starts before the planned time gets a
+    different id than the planned run."""
     is_due = policy.next_run_at is not None and policy.planned_at <= policy.next_run_at <= now
     return f"{policy.id}-{policy.planned_at}{'' if is_due else 'o'}"
 

@@ -186,8 +186,7 @@ class PolicyStore:
         return await tx.execute("forget_boosts", before=before, limit=limit)
 
     async def counts(self, tx: Tx, late: int) -> PolicyCounts:
-        """Count all policies, the policies that are due, and the policies that were due before `late` microseconds
-        ago."""
+        """Count all policies, those that are due, and those that are overdue by more than `late` microseconds."""
         row = await tx.one("count_policies", late=late)
         assert row is not None
         return PolicyCounts(int(row["total"]), int(row["due"]), int(row["late"]))

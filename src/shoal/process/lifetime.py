@@ -70,7 +70,7 @@ NAMES: Final = ("task", "source", "outcome", "errand", "url")
 
 class StallWatch:
     """Watches the running event loop while the block runs, because `shoal crawl` has no parent process that would kill
-    it when a page blocks it. `say` is called from the watching thread.
+    it when a page blocks the loop. `say` is called from the watching thread.
 
     A thread watches the loop, because a blocked loop cannot watch itself. Nothing is killed, since the page may still
     finish. If a parser does not release the interpreter lock, its page is reported only when the lock is released.

@@ -15,7 +15,8 @@ LONGEST_NAME = 1000  # characters of a dedupe key or a quota key
 
 
 class JobEnqueued(Signal, frozen=True, kw_only=True):
-    """One commit made jobs of one kind, run and lane available: new jobs, or dead letters that are retried."""
+    """Jobs became available in one commit, all of the same kind, run and lane: new jobs, or dead letters that are
+    retried."""
 
     job_ids: tuple[str, ...]
     kind: str
@@ -56,7 +57,7 @@ class Enqueuer:
 
 
 def _check(job: NewJob, place: int) -> None:
-    """Reject, by its field name, a value that the store would reject with a bare error."""
+    """Reject a value that the store would reject with an unclear error, and name its field."""
     if not 0 <= job.priority <= 100:
         raise InvalidInput(f"jobs[{place}].priority", f"cannot be {job.priority}", "give a whole number from 0 to 100")
     if job.max_attempts < 1:
@@ -71,8 +72,8 @@ BackPressure = Callable[[str], str | None]
 
 
 class JobsHeldBack(Signal, frozen=True, kw_only=True):
-    """Jobs were not created because of back-pressure: a scheduler postponed due work (`jobs` is then 0, because nobody
-    counted), or a batch of jobs was refused."""
+    """Back-pressure kept jobs from being created: a scheduler postponed due work (then `jobs` is 0, because the jobs
+    were not counted), or a batch of jobs was refused."""
 
     source: str
     kind: str

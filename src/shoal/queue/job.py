@@ -207,7 +207,8 @@ class Lease(Struct):
 
 
 class Extended(Struct, frozen=True):
-    """The outcome of a lease renewal: the leases that are still held, and the jobs among them to kill."""
+    """The outcome of a lease renewal: the leases that are still held, and those of them whose jobs have to be
+    killed."""
 
     kept: list[Fence]
     to_kill: frozenset[Fence] = frozenset()

@@ -50,7 +50,7 @@ NEXT = message("It is next; {running} {kind} jobs that need {capability} are run
 LEASE_OVER = message("The lease of {holder} expired {left} ago; the janitor returns the job to its lane.")
 TO_BE_KILLED = message("{holder} is running it and has received the command to kill it.")
 WORKED_ON = message("{holder} is running it; the lease expires in {left} unless renewed.")
-SINCE = message("Its state has been {state} since {at}{error}{again}.")
+SINCE = message("The job ended at {at} in the state {state}{error}{again}.")
 RUN_AGAIN = message("; run it again with `shoal jobs retry {id}`")
 ENDED = {
     JobState.DONE: message("done"),
@@ -77,7 +77,7 @@ def explain_job(
     usage: tuple[int, int | None] | None,
     dispatch: JobDispatch | None = None,
 ) -> JobExplanation:
-    """Explain a job. `usage`: for the quota key that a parked job waits for, how many jobs are locked and the limit.
+    """Explain a job. `usage`: the number of locked jobs and the limit of the quota key for which a parked job waits.
     `dispatch`: why the job is in its lane; None: the dispatcher did not choose its lane."""
     if job.state is JobState.PENDING:
         found = _waiting(job, position, usage, dispatch)

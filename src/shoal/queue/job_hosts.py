@@ -1,12 +1,12 @@
 """Jobs that are leased by host: which hosts have waiting jobs, and which of these hosts may be requested now.
 
-A lease takes the hosts whose best jobs rank best out of a `HostQueue`, asks each host's rate limit how many jobs the
-host may have, and puts back each host that still has waiting jobs: ready immediately, or ready when the host may be
-requested again. So hosts that are not due yet cost nothing. Hosts that are free now come first; if these do not fill
-the lease request, hosts that will be free soon follow.
+A lease takes hosts out of a `HostQueue`, those with the best-ranked jobs first. It asks each host's rate limit how many
+jobs the host may have, and puts back each host that still has waiting jobs: ready immediately, or ready when the host
+may be requested again. So hosts that are not due yet cost nothing. Hosts that are free now come first; if these do not
+fill the lease request, hosts that will be free soon follow.
 
-On SQL, a commit that makes jobs available ensures a row for each of their hosts (`note_hosts`). On PostgreSQL a host is
-taken by a lock on its row, which is changed only if there is something to change (decision 0051).
+On SQL, a commit that makes jobs available ensures a row for each of their hosts (`note_hosts`). On PostgreSQL, a lease
+takes a host by locking its row, and writes the row only if something has changed (decision 0051).
 """
 
 from collections.abc import Collection, Sequence
@@ -82,7 +82,7 @@ class HostQueue(Protocol):
     whether or not the host got a job; if that commit fails, the host is ready again."""
 
     async def make_ready(self, tx: Tx, request: LeaseRequest, ahead_seconds: float, limit: int) -> None:
-        """Make hosts ready that may be requested now or within `ahead_seconds`."""
+        """Mark as ready the hosts that may be requested now or within `ahead_seconds`."""
         ...
 
     async def take(self, tx: Tx, request: LeaseRequest, most: int, looked: Collection[Key]) -> list[TakenHost]:

@@ -90,8 +90,9 @@ class Lanes(Protocol):
         ...
 
     async def return_offers(self, tx: Tx, limit: int) -> list[str]:
-        """Move up to `limit` jobs whose offer to a node has expired to the shared lane, the longest expired first;
-        return the id of the node for each job, or an empty text if the node is not recorded. May be repeated."""
+        """Return up to `limit` jobs to the shared lane because their offers to nodes have expired, the longest expired
+        first. For each job, return the id of its node, or an empty text if the node is not recorded. May be
+        repeated."""
         ...
 
     async def count_lapses(self, tx: Tx, node_ids: Collection[str]) -> None:
@@ -114,8 +115,9 @@ class Lanes(Protocol):
         ...
 
     async def make_due(self, tx: Tx) -> int:
-        """Make a batch of jobs available whose start time has come; return how many. A pop makes such jobs available,
-        too, but nobody pops while all workers are busy, and `depth` counts only jobs that are marked as due."""
+        """Make jobs available once their start time has come, in one batch; return how many. A pop makes such jobs
+        available, too, but nobody pops while all workers are busy, and `depth` counts only jobs that are marked as
+        due."""
         ...
 
     async def repair(self, database: Database) -> LaneRepair:

@@ -164,13 +164,14 @@ class Queue:
         there are only moves, call `jobs.move`.
 
         This building block emits no signals and does not call the listeners of runs. Before it, the caller locks the
-        runs; after it, the caller calls `jobs_moved_in` or its own listener, or has `emit_turn` called on commit."""
+        runs; after it, the caller calls `jobs_moved_in` or its own listener, or registers `emit_turn` to be called on
+        commit."""
         return await self.lanes.pop(tx, request, limit, self.settings.lease, moves)
 
     async def _turn(
         self, moves: Sequence[Move], request: LeaseRequest, limit: int, emit: Callable[[TurnResult], None]
     ) -> TurnResult:
-        """Finish and lease in a separate commit. A small batch is tried as a single statement, unless a single
+        """Finish and lease in a separate commit. Try a small batch as a single statement first, unless a single
         statement was recently not enough."""
 
         async def once(tx: Tx) -> TurnResult | None:
@@ -193,7 +194,7 @@ class Queue:
         return await self.database.run(commit, within=self.answer_within)
 
     def emit_turn(self, request: LeaseRequest, moves: Sequence[Move], result: TurnResult) -> None:
-        """Signal what a committed turn did. The number of signals is small, whatever the size of the batch."""
+        """Emit signals about the jobs that a committed turn has moved and leased. The number of signals is small, whatever the size of the batch."""
         made = [move for move in moves if move not in result.refused] if result.refused else moves
         ends: dict[GrantEnd, int] = {}
         for move in made:
@@ -220,7 +221,8 @@ class Queue:
         return lease
 
     async def extend(self, fences: Sequence[Fence]) -> Extended:
-        """Renew leases for one more term; return the leases that are still held, and the jobs among them to kill."""
+        """Renew leases for one more term; return the leases that are still held, and those of them whose jobs have to
+        be killed."""
         return await self.database.run(
             lambda tx: self.jobs.extend(tx, fences, self.settings.lease), within=self.answer_within
         )
@@ -285,11 +287,12 @@ class Queue:
 
     async def other_run_waits(self, tx: Tx, job_id: JobId) -> bool:
         """Return whether a job of a different run, with the same or a higher priority, has waited in the same lane for
-        longer than an idle worker's poll interval, which means that no worker is free for that job."""
+        longer than an idle worker's poll interval. If so, no worker is free for that job."""
         return await self.jobs.other_run_waits(tx, job_id, self.settings.poll_every)
 
     async def kill_run(self, tx: Tx, run_id: str) -> int:
-        """Have the leased jobs of a run killed by their workers after `force_grace`; returns how many."""
+        """Tell the workers to kill their leased jobs of this run after `force_grace`; return the number of jobs
+        marked."""
         return await self.jobs.kill_run(tx, run_id, self.settings.force_grace)
 
     def _emit_leased(self, lease: Lease, holder: str) -> None:

@@ -61,9 +61,9 @@ class QuotaCounts:
         quotas: bool,
         waits: bool = True,
     ) -> tuple[list[Any], int]:
-        """Free the seats of the jobs in `left`; of the granted jobs, seat and return those within their quotas, and
-        park and count the others. `quotas`: whether any key may have a limit. If `waits` is False, a key that a
-        different transaction is counting is treated as full; the janitor later unparks those jobs.
+        """Free the seats of the jobs in `left`. Give seats to the granted jobs that are within their quotas, and return
+        these jobs; park and count the other granted jobs. `quotas`: whether any key may have a limit. If `waits` is
+        False, a key that a different transaction is counting is treated as full; the janitor later unparks those jobs.
 
         Only a grant locks quota keys, after its jobs and before hosts. It locks only keys with a limit: all jobs of a
         project share a key, so leases would otherwise wait for each other. Freeing a seat needs no lock: a concurrent
@@ -71,11 +71,12 @@ class QuotaCounts:
         wait for other jobs, and these jobs for a transaction that counts the same key.
         """
         if left:
-            # A separate statement: the statement that moved the jobs may have waited for `repair` and cannot see its
-            # seats.
+            # Delete the seats in a separate statement: the statement that moved the jobs may have waited for `repair`,
+            # and cannot see the seats that `repair` added.
             freed = {row["scope"] for row in await tx.all("delete_job_seats", ids=sorted(left))}
             for key in sorted(freed):
-                # If the process dies before that commit, the janitor's next sweep unparks them (0019).
+                # Unpark jobs in a later commit. If the process dies before that commit, the janitor's next sweep
+                # unparks them (0019).
                 tx.afterwards(partial(self.unpark, key=key))
         keys_of = {row[ID]: _limited(row[QUOTA_KEYS], quotas) for row in granted if row[QUOTA_KEYS] is not None}
         keys = sorted({key for limited in keys_of.values() for key in limited})
@@ -83,7 +84,7 @@ class QuotaCounts:
         if not rows:
             return granted, 0
         counted = {row["scope"] for row in rows if row["locked"]}
-        # Counted after the keys are locked: the seats of a lease that locked them before us are committed by now
+        # Count only after the keys are locked: a lease that locked them before us has committed its seats by now
         # (0019).
         capacity = await self._capacity(tx, [row["scope"] for row in rows])
         capacity |= {key: 0 for key in capacity if key not in counted}

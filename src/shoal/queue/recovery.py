@@ -190,8 +190,8 @@ class Recovery:
         return returned
 
     async def tidy(self, limit: int) -> int:
-        """Make jobs available whose start time has come, correct the quota counts, and move offers that no node took to
-        the shared lane; return the number of these offers."""
+        """Make jobs available when their start time has come, correct the quota counts, and move offers to the shared
+        lane if no node took them; return the number of these offers."""
 
         async def commit(tx: Tx) -> list[str]:
             offers = await self._lanes.return_offers(tx, limit)
@@ -201,7 +201,7 @@ class Recovery:
             return offers
 
         offered_to = await self._database.run(commit)
-        # In a separate commit, because this waits for nodes, and no commit may do that after it has locked a host
+        # Use a separate commit: it waits for locks on nodes, and no commit may do that after it has locked a host
         # (0043).
         if offered_to:
             await self._database.run(lambda tx: self._lanes.count_lapses(tx, set(offered_to)))

@@ -128,7 +128,8 @@ class SqlLanes:
         outcome = await self._move_and_grant(tx, turn, Candidates())
         await self._note_returned(tx, turn.moves, outcome)
         made_due = await self.make_due(tx) if outcome.any_due else 0
-        # Lanes outside the database get jobs that have become due only after this commit.
+        # If jobs have just become due, search the table, too: lanes outside the database get these jobs only after this
+        # commit.
         sources = [self._hosts] if other is None else [other, self._hosts] if made_due else [other]
         looked: list[tuple[JobHosts, dict[Key, ExaminedHost]]] = []
         for source in sources if turn.limit else ():
@@ -221,7 +222,7 @@ class SqlLanes:
         return _TurnOutcome(moved, counted, leased, await tx.one("any_due") is not None, True)
 
     async def _note_returned(self, tx: Tx, moves: Sequence[Move], outcome: _TurnOutcome) -> None:
-        """Make the moved jobs available that wait again immediately."""
+        """Of the moved jobs, make those available that wait again without a pause."""
         again = [move.job_id for move in moves if _waits_again(move) and move.job_id in outcome.moved]
         await self._available.note(tx, again, again)
 
@@ -312,13 +313,13 @@ def _outcome(move: Move) -> tuple[Any, ...]:
 
 
 def _error(move: Move) -> str | None:
-    """Return the error as it is stored. It may quote a page or a bot, so it is cleaned: it must not fail the other
-    moves of its batch."""
+    """Return the error as it is stored. An error may quote a page or a bot, so characters that the store rejects are
+    removed: they would fail the other moves of the batch."""
     return None if move.error is None else storable(move.error)
 
 
 def _counts(move: Move) -> int:
-    """Return what a move counts as one number, because the driver takes longer for five arrays than for one."""
+    """Return the flags of a move as one number, because the driver takes longer for five arrays than for one."""
     flags = move.counts_attempt | move.counts_crash << 1 | move.to_the_back << 2 | move.unseen << 3
     return flags | move.priority_drop << 4
 

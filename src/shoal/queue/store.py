@@ -76,7 +76,7 @@ class JobStore:
         return await tx.one("fence_job", id=fence.job_id, epoch=fence.epoch) is not None
 
     async def extend(self, tx: Tx, fences: Sequence[Fence], ttl: timedelta) -> Extended:
-        """Renew these leases in one statement; returns those that were renewed, and which of their jobs to kill.
+        """Renew these leases in one statement; return the renewed ones, and those of them whose jobs have to be killed.
         Never waits for a fence."""
         # Locked in the order in which a turn moves jobs, so that two commits of one worker never wait for each other.
         asked = sorted((fence.job_id, fence.epoch, span(ttl)) for fence in fences)
@@ -88,9 +88,9 @@ class JobStore:
     async def beat(
         self, tx: Tx, owner: str, fence: Fence, ttl: timedelta, longest: timedelta
     ) -> HeartbeatAnswer | None:
-        """Renew a bot's lease by the job's own `lock_ttl` or else `ttl`, but not beyond `longest` after it was granted,
-        unless its term is longer; None if that time is over, or the lease does not belong to that owner. The result
-        says whether the job was cancelled."""
+        """Renew a bot's lease by one term: the job's own `lock_ttl`, or else `ttl`. The lease ends at the latest
+        `longest` after its grant, or one term after it if that is longer. Return None if this time is over, or if the
+        lease does not belong to that owner. The result says whether the job was cancelled."""
         grant = {"id": fence.job_id, "epoch": fence.epoch, "owner": owner}
         row = await tx.one("beat_job", **grant, ttl=span(ttl), longest=span(longest))
         if row is not None:
@@ -128,8 +128,8 @@ class JobStore:
         return [lease_of(row) for row in await tx.all("jobs_of_holder", holder=holder)]
 
     async def held_by_process(self, tx: Tx, holder: str) -> list[Lease]:
-        """Return the leases of a process and of its children, whose names begin with its own and a slash. Reads every
-        locked job: call it rarely."""
+        """Return the leases of a process and of its children, whose names begin with the name of the process and a
+        slash. Reads every locked job: call it rarely."""
         return [lease_of(row) for row in await tx.all("jobs_of_process", holder=holder)]
 
     async def mark_settled(self, tx: Tx, fence: Fence) -> None:
@@ -144,7 +144,7 @@ class JobStore:
 
     async def other_run_waits(self, tx: Tx, job_id: JobId, min_wait: timedelta) -> bool:
         """Return whether a job of a different run, with the same or a higher priority, has been due in the same lane
-        for longer than `min_wait`, which means that no worker was free for that job."""
+        for longer than `min_wait`. If so, no worker was free for that job."""
         asked = {"id": job_id, "min_wait": span(min_wait), "ageing": self._ageing}
         return await tx.one("other_run_waits", **asked) is not None
 
@@ -155,8 +155,8 @@ class JobStore:
         return len(rows)
 
     async def kill_run(self, tx: Tx, run_id: str, grace: timedelta) -> int:
-        """Have the leased jobs of a run killed by their workers after `grace`, unless they have ended by then;
-        returns how many. Workers learn this when they renew their leases."""
+        """Tell the workers to kill their leased jobs of this run after `grace`, unless the jobs have ended by then;
+        return the number of jobs marked. Workers learn this when they renew their leases."""
         return await tx.execute("kill_jobs_of_run", run_id=run_id, grace=span(grace))
 
     async def set_priority(self, tx: Tx, run_id: str, priority: int) -> None:
@@ -173,7 +173,8 @@ class JobStore:
     async def lost_in(self, tx: Tx, fences: Sequence[Fence], *, expired: bool) -> list[LostJob]:
         """Return the current state of the grants that still exist, locked against any other move; with `expired`, only
         grants whose lease has expired."""
-        # Two statements: the second statement sees what other commits have settled, for which the first one waited.
+        # The first statement locks, and may wait for other commits. The second statement sees what these commits have
+        # settled.
         epochs = {fence.job_id: fence.epoch for fence in fences}
         ids, known = list(epochs), list(epochs.values())
         query, more = ("lock_expired", {"epochs": known}) if expired else ("lock_jobs", {})

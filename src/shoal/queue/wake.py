@@ -95,7 +95,8 @@ class WakeListeners:
 
 
 class WakeHealth:
-    """The state of hints: they arrive or get lost. Only changes are emitted, because an outage repeats its error."""
+    """The state of hints: they arrive or get lost. Only changes are emitted, because the same error is repeated as long
+    as an outage lasts."""
 
     def __init__(self, signals: Signals) -> None:
         self._signals = signals
@@ -165,8 +166,8 @@ LOOK_EVERY_SECONDS = 0.05  # seconds
 
 
 class SqliteWake:
-    """Implements `queue.wake.Wake`. A poll takes microseconds and no lock, and is skipped while no subscriber is idle,
-    so it runs on the event loop itself."""
+    """Implements `queue.wake.Wake`. Polls run directly on the event loop: a poll needs only microseconds and takes no
+    lock, and polls happen only while a subscriber is idle."""
 
     is_shared = False
     problem = None

@@ -40,7 +40,9 @@ class PullForm(Form, frozen=True, kw_only=True):
     capabilities: Annotated[
         list[Literal["http", "js", "special"]],
         describe(
-            "Capabilities of the bot, for which it gets jobs. `js` does not include `http`.", min_length=1, max_length=3
+            "Capabilities of the bot; the bot gets only jobs that need one of them. `js` does not include `http`.",
+            min_length=1,
+            max_length=3,
         ),
     ] = field(default_factory=lambda: ["http"])
     max: Annotated[int, describe("Maximum number of jobs to return.", ge=1, le=MOST_JOBS)] = 1
@@ -79,7 +81,7 @@ class ResultForm(Form, frozen=True, kw_only=True):
     """The result of a job."""
 
     epoch: Annotated[Epoch, describe("Epoch of the lease, from the pull response.")]
-    status: Annotated[Status, describe("Outcome of the job. The server decides whether it is retried.")]
+    status: Annotated[Status, describe("Outcome of the job. The server decides whether to retry the job.")]
     data: Annotated[Data, describe("Extracted data: an object, a list or text.")] = None
     meta: Annotated[MetaForm, describe("{crawl_duration, error, html_hash}.")] = field(default_factory=MetaForm)
 

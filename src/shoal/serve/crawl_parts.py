@@ -146,8 +146,8 @@ class LinkQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
     status: Annotated[
         list[LinkStatus],
         describe(
-            "Only links to pages, or to redirects on the way to them, with one of these statuses: `404`, `4xx`, "
-            "`3xx` or `error`."
+            "Only links whose target, or a redirect on the way to the target, has one of these statuses: `404`,"
+            " `4xx`, `3xx` or `error`."
         ),
     ] = field(default_factory=list)
     skipped: Annotated[

@@ -165,8 +165,8 @@ class CrawlApi:
     )
     async def remove_crawl(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         """Its pages, URLs and stored bodies are removed too. If the removal takes longer than ten seconds, the status
-        is 202 and the removal continues; `removed` is the number of rows removed so far. To wait for its end, repeat
-        the request until the status is 204 or 404."""
+        is 202 and the removal continues; `removed` is the number of rows removed so far. To wait for the end of the
+        removal, repeat the request until the status is 204 or 404."""
         crawl_id = request.path_param("crawl_id")
         removed = await self._removals.remove(crawl_id, REMOVE_SECONDS, request.audit)
         if removed is None:
@@ -282,8 +282,8 @@ class CrawlApi:
         expensive=always,
     )
     async def explain_url(self, request: EndpointRequest[Nothing, ExplainQuery]) -> dict[str, Any]:
-        """The response shows whether the URL was fetched, failed, is waiting, was skipped, was refused or was never
-        seen, and why."""
+        """The response shows what happened to the URL (fetched, failed, waiting, skipped, refused or never seen), and
+        why."""
         crawl_id = request.path_param("crawl_id")
         explanation = await self._frontier.explain(crawl_id, request.query.url, self._longest_url)
         return UrlExplained.with_facts(crawl_id, explanation)

@@ -7,16 +7,29 @@ from msgspec import Meta
 from msgspec.structs import replace
 from starlette.responses import Response
 
-from shoal.access.idempotency import Idempotency, IdempotencyRecord
+from shoal.access.idempotency import Idempotency, IdempotencyKey, StoredResponse
 from shoal.access.token import TokenScope
+from shoal.base.database import Tx
 from shoal.base.errors import AlreadyExists, HeldBack
 from shoal.base.request_form import Form, describe
 from shoal.page_jobs.groups import Groups, History
+from shoal.page_jobs.spec import Group as JobGroup
 from shoal.page_jobs.spec import GroupConfig, GroupState
 from shoal.plan.policies import Policies
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.problems import Json
-from shoal.serve.requests import Paging, cursor_of, growing_page_of, number_of, page_of, respond_once
+from shoal.serve.requests import (
+    LOCATION,
+    Paging,
+    cursor_of,
+    growing_page_of,
+    id_once,
+    key_of,
+    number_of,
+    page_of,
+    replay,
+    stored,
+)
 from shoal.serve.resources.group import RULE_SET, Group, GroupList, Result, ResultDiff, ResultList
 
 
@@ -47,12 +60,8 @@ class GroupApi:
         """If a URL is invalid, no job is created, and the error names the position of the URL. An event is sent when a
         job ends, and the event `crawl.group.completed` when all jobs have ended. While the workers are overloaded, no
         jobs are created, and `Retry-After` contains the number of seconds to wait."""
-        return await respond_once(
-            self._idempotency,
-            request,
-            "grp",
-            lambda record: self._create(request.body, record),
-        )
+        async with id_once(self._idempotency, request, "grp") as record:
+            return replay(record.answer or await self._create(request.body, key_of(request), record.subject))
 
     @endpoint(
         "GET",
@@ -125,15 +134,29 @@ class GroupApi:
         """Fetches in progress are aborted. If the group has ended, nothing changes."""
         return Group.of(await self._groups.cancel(request.path_param("group_id"), audit=request.audit))
 
-    async def _create(self, config: GroupConfig, record: IdempotencyRecord) -> Json:
-        group_id = config.group or record.subject
+    async def _create(self, config: GroupConfig, key: IdempotencyKey | None, subject: str) -> StoredResponse:
+        """Create a group, and store the response in the same commit. If the group exists, its creator was a request
+        with this key only if the key has the response."""
+
+        async def keep_response(tx: Tx, group: JobGroup) -> None:
+            if key is not None:
+                await self._idempotency.end_in(tx, key, subject, _created(group))
+
         try:
-            group = await self._groups.make(replace(config, group=group_id))
+            return _created(await self._groups.make(replace(config, group=config.group or subject), keep_response))
         except AlreadyExists:
-            group = await self._groups.get(group_id)
-            if not record.covers(group.created_at):
+            if key is None:
                 raise
-        return Json(Group.of(group), 202, {"Location": f"/api/v1/groups/{group.id}"})
+            if (answer := await self._idempotency.answer(key, subject)) is not None:
+                return answer
+            if config.group is not None:
+                raise
+            # The id belongs to this key. An earlier version of Shoal, which stored the response later, made the group.
+            return await self._idempotency.end(key, subject, _created(await self._groups.get(subject)))
+
+
+def _created(group: JobGroup) -> StoredResponse:
+    return stored(Json(Group.of(group), 202, {LOCATION: f"/api/v1/groups/{group.id}"}))
 
 
 JobName = Annotated[str, Meta(min_length=1, max_length=300)]

@@ -57,8 +57,8 @@ class HealthApi:
         response_example={"status": "ok", "store": "ok"},
     )
     async def show_readiness(self, request: EndpointRequest[Nothing, Nothing]) -> Json:
-        """If one of them does not accept writes, the status is 503, with the same fields; `bodies` is present while the
-        body store is full."""
+        """If either store does not accept writes, the status is 503, with the same fields; `bodies` is present while
+        the body store is full."""
         async with self._checking:  # concurrent requests share one check
             if self._clock.monotonic() - self._checked_at >= FRESH_SECONDS:
                 await self._check()

@@ -28,7 +28,9 @@ class Paging(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The query parameters of every list."""
 
     limit: Annotated[int, describe("Maximum number of items.", ge=1, le=MOST_ITEMS)] = 50
-    cursor: Annotated[Cursor | None, describe("`next` of the previous response, to continue after it.")] = None
+    cursor: Annotated[
+        Cursor | None, describe("`next` of the previous response; the list continues after that response.")
+    ] = None
 
     other_names: ClassVar = {"after": "cursor"}
 
@@ -99,12 +101,11 @@ async def respond_once(
     `content` returns the content of the request if it is not in the JSON body."""
     async with id_once(idempotency, request, prefix, content) as record:
         if record.answer is not None:
-            return _replay(record.answer)
+            return replay(record.answer)
         response = await create(record)
         if (key := key_of(request)) is None:
             return response
-        stored = StoredResponse(response.status_code, bytes(response.body).decode(), response.headers.get(LOCATION))
-        return _replay(await idempotency.end(key, stored))
+        return replay(await idempotency.end(key, record.subject, stored(response)))
 
 
 @asynccontextmanager
@@ -133,6 +134,12 @@ def key_of(request: EndpointRequest[B, Q]) -> IdempotencyKey | None:
     return IdempotencyKey(caller_of(request.http).who, f"{request.http.method} {request.http.url.path}", sent)
 
 
-def _replay(stored: StoredResponse) -> Response:
-    headers = {} if stored.location is None else {LOCATION: stored.location}
-    return Response(stored.body, stored.status, headers, Json.media_type)
+def stored(response: Json) -> StoredResponse:
+    """Return a response in the form in which it is stored with its key."""
+    return StoredResponse(response.status_code, bytes(response.body).decode(), response.headers.get(LOCATION))
+
+
+def replay(answer: StoredResponse) -> Response:
+    """Return a stored response as it was sent."""
+    headers = {} if answer.location is None else {LOCATION: answer.location}
+    return Response(answer.body, answer.status, headers, Json.media_type)

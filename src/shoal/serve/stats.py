@@ -89,9 +89,9 @@ class StatsApi:
     )
     async def show_stats(self, request: EndpointRequest[Nothing, StatsQuery]) -> Stats:
         """The counts by state are refreshed at most every two seconds. The hourly statistics cover all controllers,
-        workers and crawls of the store; they may be a few seconds old. They contain the numbers of jobs that were
-        created, done, failed, expired (dead letters), retried and lost with their worker, the average duration of
-        fetches, the share of retried attempts, and the number of active bots. The back-pressure is the state of the
+        workers and crawls of the store; they may be a few seconds old. They count the jobs that were created, done,
+        failed, expired (dead letters), retried, or lost with their worker. They also show the average duration of
+        fetches, the share of retried attempts, and the number of active bots. The back-pressure values are those of the
         controller that sends the response."""
         crawls, crawls_at = await self._counts.crawls.get_with_time()
         jobs, jobs_at = await self._counts.jobs.get_with_time()

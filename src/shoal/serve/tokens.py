@@ -18,7 +18,7 @@ NO_STORE = {"Cache-Control": "no-store"}
 
 
 class RevokeForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    force: Annotated[bool, describe("Revoke it even if it is the last valid token with the scope admin.")] = False
+    force: Annotated[bool, describe("Revoke the token even if no other valid token has the scope `admin`.")] = False
 
 
 class AuditLogQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,7 +43,8 @@ class TokenApi:
         request_example={"name": "nightly crawls", "role": "operator", "expires_in": "90d"},
     )
     async def create_token(self, request: EndpointRequest[TokenRequest, Nothing]) -> Json:
-        """The token is shown only in this response. It cannot have more scopes than the token that creates it."""
+        """The token is shown only in this response. The new token cannot have a scope that the token of the request
+        lacks."""
         minted = await self._tokens.create(request.body, caller_of(request.http))
         headers = NO_STORE | {"Location": f"/api/v1/tokens/{minted.token.id}"}
         return Json(TokenMade.of(minted.token, token=minted.text), 201, headers)
@@ -84,7 +85,7 @@ class TokenApi:
         response_example=Token.example | {"state": "revoked", "revoked_at": "2026-04-01T12:00:00Z"},
     )
     async def revoke_token(self, request: EndpointRequest[RevokeForm, Nothing]) -> Token:
-        """Every controller rejects it within a few seconds. Revoking a token twice changes nothing."""
+        """Every controller rejects the token within a few seconds. Revoking a token twice changes nothing."""
         caller = caller_of(request.http)
         token = await self._tokens.revoke(request.path_param("token_id"), caller, even_last=request.body.force)
         return Token.of(token)

@@ -86,8 +86,8 @@ class WebhookApi:
         response=WebhookList,
     )
     async def list_webhooks(self, request: EndpointRequest[Nothing, Nothing]) -> WebhookList:
-        """The list has the oldest 100 webhooks. If an earlier version stored more, the newer ones are listed after
-        older ones have been removed."""
+        """The list has the oldest 100 webhooks. An earlier version of Shoal may have stored more; remove webhooks to
+        see the newer ones."""
         found = await self._webhooks.all()
         return WebhookList(items=[Webhook.of(one) for one in found[:MOST_WEBHOOKS]])
 
@@ -180,8 +180,8 @@ class WebhookApi:
         response_example={"replayed": 120},
     )
     async def replay_events(self, request: EndpointRequest[ReplayForm, Nothing]) -> EventsReplayed:
-        """Select one event by its id, or a time range: then all events in this range to which the webhook subscribes
-        are sent. The events keep their ids."""
+        """Give the id of one event, or a time range. For a range, Shoal sends every event in it that the webhook
+        subscribes to. The events keep their ids."""
         webhook_id, form = request.path_param("webhook_id"), request.body
         if form.event_id is not None and form.since is None and form.until is None:
             count = await self._webhooks.replay(webhook_id, form.event_id, audit=request.audit)

@@ -36,7 +36,7 @@ READ_SECONDS: Final = (
 PICTURE_SECONDS: Final = 10.0
 MOST_REQUESTS: Final = 1000
 MOST_REPEATS: Final = 3  # wait for at most this many requests of the same URL, because a page may poll
-# Requests that are not waited for, because they may never end or add nothing to the page.
+# Do not wait for these requests: some never end, others add nothing to the page.
 UNAWAITED: Final = frozenset({"EventSource", "Media", "Ping"})
 MOST_DIALOGS: Final = 100
 MOST_ERRORS, LONGEST_ERROR = 50, 500
@@ -519,8 +519,8 @@ HTML: Final = """(most) => {
 # This script runs before every script of the page. `window.__shoal` returns for how many seconds the document has not
 # changed, and in how many seconds the next timer is due, because timers of scripts cannot be seen from outside. If a
 # timer's callback sets a timer, whose callback sets a third timer, the third timer is ignored: it belongs to a clock,
-# an animation or a poll. Two frames are drawn first, because a page notices only when a frame is drawn that elements
-# have come into view.
+# an animation or a poll. Two frames are drawn first, because a page learns that elements have come into view only when
+# a frame is drawn.
 WATCH: Final = """(() => {
   if (window !== window.top) return;
   const timeout = window.setTimeout, frame = window.requestAnimationFrame, clock = performance.now.bind(performance);

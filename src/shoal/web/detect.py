@@ -1,8 +1,8 @@
 """Decides whether a fetched page needs a browser. Pure code.
 
-A page without scripts never needs a browser. An empty page whose scripts would fill it always needs a browser. In
-between, one page of each kind (a path pattern) is rendered as a probe. If the probe finds new links or much more text,
-all pages of its kind are rendered.
+A page without scripts never needs a browser. An empty page whose scripts would fill it always needs a browser. Of all
+other pages, one page of each kind (with the same path pattern) is rendered as a probe. If the probe finds new links or
+much more text, all pages of its kind are rendered.
 """
 
 import re

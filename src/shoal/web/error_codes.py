@@ -35,11 +35,13 @@ PAGE_ERRORS: Final[dict[str, Meaning]] = {
     "tls_self_signed": Meaning("The certificate is self-signed."),
     "tls_unknown_issuer": Meaning("The certificate comes from an unknown authority."),
     "tls_wrong_host": Meaning("The certificate was issued for a different host."),
-    "protocol_error": Meaning("The response is not valid HTTP. It is retried only if it was incomplete.", True),
+    "protocol_error": Meaning(
+        "The response is not valid HTTP. The page is retried only if the response was incomplete.", True
+    ),
     "headers_too_large": Meaning("The headers exceed `SHOAL_MAX_HEADERS` or `SHOAL_MAX_HEADER_SIZE`."),
     "body_too_large": Meaning("The body, before decompression, exceeds `SHOAL_MAX_BODY`."),
-    "content_failed": Meaning("The content that a scrape asked for took too long or too much memory to convert."),
-    "content_too_large": Meaning("The content that a scrape asked for exceeds `SHOAL_MAX_RESULT`."),
+    "content_failed": Meaning("Scrapes only: the conversion to a requested format took too long, or too much memory."),
+    "content_too_large": Meaning("Scrapes only: the requested content exceeds `SHOAL_MAX_RESULT`."),
     "decompressed_too_large": Meaning("The decompressed body exceeds `SHOAL_MAX_DECODED`."),
     "too_many_encodings": Meaning("The body has more nested encodings than `SHOAL_MAX_ENCODINGS`."),
     "bad_encoding": Meaning("The body does not match its `Content-Encoding`."),

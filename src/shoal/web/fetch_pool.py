@@ -177,8 +177,8 @@ class HostQueues(Generic[T]):
 
 
 class LastSent(NamedTuple):
-    """The time of this process's last request to a host, and the time since which it has sent no request although it
-    had a task for the host."""
+    """When this process last sent a request to a host, and since when it has sent none although it had a task for the
+    host."""
 
     at: float
     silent_since: float
@@ -225,7 +225,7 @@ class FetchPool(Generic[T]):
 
     @property
     def waits_for_rate(self) -> bool:
-        """Return whether nothing is in flight because of the rate limit."""
+        """Return whether nothing is in flight, because the next fetch has to wait for the rate limit."""
         return self._rate_timer is not None and not self._fetching
 
     @property
@@ -253,7 +253,7 @@ class FetchPool(Generic[T]):
         self.fill()
 
     def resize(self, size: WindowSize) -> None:
-        """Change the maximum number of fetches in flight, and have the queued tasks admitted again."""
+        """Change the maximum number of fetches in flight, and check again whether the queued tasks may start."""
         self._total, self._queues.per_host = size.total, size.per_host
         for task in self._queues.dissolve_all():
             self._admit(task)
@@ -393,7 +393,8 @@ class FetchPool(Generic[T]):
             self._caller.failed(task, error)
 
     def _admit(self, task: T) -> None:
-        """Queue a task, have its caller end it, or park it until the robots.txt of its host is known."""
+        """Queue a task, or park it until the robots.txt of its host is known, unless its caller ends it without a
+        fetch."""
         if self._throttle.counts_successes and (held_seconds := self._throttle.held_seconds(task.host)) > 0:
             self._caller.hand_back(task, held_seconds)
             return

@@ -62,7 +62,7 @@ class RedirectChain(Struct, frozen=True, omit_defaults=True):
     content_type: str | None = None
     bytes: int = 0
     seconds: float = 0.0
-    # Id of the fetcher that got the last response; a different fetcher must store the cookies first.
+    # Id of the fetcher that got the last response. If a different fetcher continues, it must first store the cookies.
     fetcher_id: int = 0
     cookies: tuple[tuple[str, str], ...] = ()  # URL and `Set-Cookie`
     members: Blob = b""  # the responses so far as WARC records, if bodies are kept
@@ -86,7 +86,8 @@ RETRYABLE_STATUS = frozenset({408, 429, *range(500, 600)})
 HTML_TYPES = ("text/html", "application/xhtml+xml")
 LONGEST_CONTENT_TYPE = 300
 LONGEST_VALIDATOR = 500
-# The longest extra wait, as a fraction of the wait, so that retries of URLs that failed together spread out.
+# The maximum random addition to a wait, as a fraction of the wait. It spreads out the retries of URLs that failed
+# together.
 JITTER = 0.3
 LONGEST_WAIT_SECONDS = 600.0
 TIMEOUTS = frozenset({"total_timeout", "render_timeout"})

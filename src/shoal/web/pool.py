@@ -249,7 +249,8 @@ class BrowserPool:
             idle = 0 if self.active or self.waiting else idle + 1
             used = await asyncio.to_thread(memory_of, [pooled.browser.pid for pooled in self._browsers])
             for pooled in list(self._browsers):
-                # Memory that is left after killing pages that use too much; killing a page does not end the browser.
+                # The memory that is still in use after pages that used too much were killed; killing a page does not
+                # end the browser.
                 kept = 0
                 for pid, size in used.get(pooled.browser.pid, {}).items():
                     if pid != pooled.browser.pid and size > self._settings.page_memory:

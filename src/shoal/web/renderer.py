@@ -111,11 +111,15 @@ class RenderRequest(Form, frozen=True, kw_only=True, forbid_unknown_fields=True)
     url: Annotated[str, describe("URL of the page.", min_length=1, max_length=10_000)]
     wait: Annotated[
         Wait,
-        describe("Read the page after its load event, once it has settled, or once `selector` matches."),
+        describe(
+            "When to read the page: `load` (after its load event), `networkidle` (once it has settled) or"
+            " `selector` (once `selector` matches)."
+        ),
     ] = "load"
     selector: Annotated[Selector | None, describe("CSS selector to wait for with `wait: selector`.")] = None
     timeout: Annotated[
-        Seconds | None, describe("Seconds after which the page is read as it is; SHOAL_RENDER_TIMEOUT limits it.")
+        Seconds | None,
+        describe("Read the page as it is after this many seconds, but not later than after `SHOAL_RENDER_TIMEOUT`."),
     ] = None
     headers: Annotated[
         dict[str, str], describe("Extra request headers, sent only to the page's origin.", max_length=MOST_HEADERS)
@@ -124,17 +128,18 @@ class RenderRequest(Form, frozen=True, kw_only=True, forbid_unknown_fields=True)
         list[RenderCookie], describe("Cookies to start with: {name, value, domain, path}.", max_length=200)
     ] = []
     user_agent: Annotated[
-        Agent | None, describe("User-Agent header. The robots.txt rules for SHOAL_USER_AGENT apply nevertheless.")
+        Agent | None, describe("User-Agent header. The robots.txt rules for `SHOAL_USER_AGENT` still apply.")
     ] = None
     viewport: Annotated[Viewport, describe("Size of the window: {width, height}.")] = Viewport()
     screenshot: Annotated[bool, describe("Return a picture of the page as PNG, in base64.")] = False
     pdf: Annotated[bool, describe("Return the page as PDF, in base64.")] = False
     block: Annotated[list[Resource], describe("Kinds of resources not to load.", max_length=3)] = []
-    scroll: Annotated[bool, describe(f"First scroll to the end while the page grows, at most {MOST_STEPS} times.")] = (
-        False
-    )
+    scroll: Annotated[
+        bool, describe(f"Before the page is read, scroll to its end while it grows, at most {MOST_STEPS} times.")
+    ] = False
     click: Annotated[
-        Selector | None, describe(f"First click this element until it is gone, at most {MOST_STEPS} times.")
+        Selector | None,
+        describe(f"Before the page is read, click this element until it is gone, at most {MOST_STEPS} times."),
     ] = None
     robots: Annotated[Literal["obey", "ignore"], describe("Whether the requests of the page obey robots.txt.")] = "obey"
     connections: Annotated[int, describe("Concurrent requests per origin.", ge=1, le=100)] = 6

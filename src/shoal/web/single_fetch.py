@@ -70,7 +70,8 @@ class SingleFetches:
         self._one_commit = asyncio.Lock()  # only one commit at a time stores host updates
 
     async def fetch(self, url: Url, send: Send) -> Fetched:
-        """Request one URL. Return a failure if robots.txt forbids it or is unreachable, or if no slot came in time."""
+        """Request one URL. Return a failure if robots.txt forbids the URL or is unreachable, or if no slot came in
+        time."""
         give_up_at = self._clock.monotonic() + LONGEST_WAIT_SECONDS
         while True:
             grant = await self._find_slot(origin(url))

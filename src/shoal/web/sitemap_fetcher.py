@@ -180,8 +180,8 @@ class SitemapFetcher:
         return fetched
 
     def _body(self, response: Response) -> bytes | Failure:
-        """Move the body out of the response, because other code still refers to the response while the body is
-        parsed."""
+        """Move the body out of the response: other code refers to the response while the body is parsed, and would keep
+        the body in memory."""
         taken = copy(response)
         response.raw = b""
         encodings = [value.strip().lower() for value in taken.headers.all("content-encoding")]

@@ -131,8 +131,8 @@ class ChildProcess:
         return await self._results.get()
 
     async def restart_browsers(self) -> str:
-        """Have the child restart its browsers and wait until it has restarted them; return the error, or an empty
-        string if there was none. If the child ends, its browsers end with it."""
+        """Tell the child to restart its browsers, and wait until this is done; return the error, or an empty string if
+        there was none. If the child ends, its browsers end with it."""
         if self._listening.done():
             return ""
         if self._restarted is None:

@@ -301,8 +301,8 @@ class RunChildren:
             self._tasks.record(done=int(is_done), failed=int(not is_done), timed=1, seconds=seconds)
 
     async def _release(self, lease: Lease, reason: str) -> None:
-        """Return a job as soon as the store can be reached. Otherwise the job would wait until its lease expires, which
-        takes even longer after an outage."""
+        """Return a job as soon as the store can be reached. A job that is not returned waits until its lease expires,
+        which takes even longer after an outage."""
         while True:
             try:
                 await self._context.queue.release(lease, reason)

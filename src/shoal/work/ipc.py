@@ -47,8 +47,8 @@ class Nudge(Message, frozen=True):
 
 
 class Renewed(Message, frozen=True):
-    """The leases were extended and are valid for their whole term from now on, except for `lost` leases: cancel the
-    jobs of these."""
+    """The leases were extended, and their whole term starts now. The `lost` leases were not extended: cancel their
+    jobs."""
 
     lost: list[Fence] = []
 
@@ -97,7 +97,7 @@ class Status(Message, frozen=True):
 
 
 class Alone(Message, frozen=True):
-    """A page job that lost a worker before now runs alone; None when this job has ended."""
+    """A page job is running alone, because it has lost a worker before; None when this job has ended."""
 
     lease: Fence | None = None
 

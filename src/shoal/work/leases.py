@@ -26,7 +26,8 @@ VALID_PART = 0.8  # share of a lease's term after which no new work is started u
 
 
 class LeaseValidity:
-    """The time since the last renewal that is known to have happened."""
+    """Judges whether a lease is certainly still valid, from the time of the last renewal that is known to have
+    happened."""
 
     def __init__(self, term: timedelta, clock: Clock) -> None:
         self._valid_seconds = term.total_seconds() * VALID_PART
@@ -34,7 +35,7 @@ class LeaseValidity:
         self._renewed_at = clock.monotonic()
 
     def renew(self, requested_at: float | None = None) -> None:
-        """Record a renewal. The renewal counts from the time of its request; without a time, it counts from now."""
+        """Record a renewal. The new term begins at the time of the request or, if no time is given, now."""
         self._renewed_at = self._clock.monotonic() if requested_at is None else requested_at
 
     def holds(self) -> bool:
@@ -208,8 +209,8 @@ def _extended(before: list[Job], after: list[Job]) -> bool:
 
 
 def holder_name() -> str:
-    """Return the name of this process as a lease holder, from which other processes on this machine can tell whether it
-    still runs."""
+    """Return the name of this process as a lease holder. The name tells other processes on this machine whether this
+    process still runs."""
     return f"local/{socket.gethostname()}/{os.getpid()}/{started(os.getpid())}"
 
 

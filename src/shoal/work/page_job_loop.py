@@ -384,7 +384,8 @@ class PageJobLoop:
         space = self._slots - self._occupied + min(AHEAD_LIMIT, 2 * self._batch)
         if self._rate is not None:  # more jobs would be returned before they start
             space = min(space, max(1, int(AHEAD_SECONDS / 2 * self._rate.per_second)))
-        # The same number of jobs may also wait for their hosts without a slot, if slots become free for them in time.
+        # Jobs that wait for their hosts occupy no slot. So more jobs may be leased, as many as will find a slot in
+        # time.
         again = space + self._occupied
         if self._job_seconds:
             again = min(again, int(self._slots * AHEAD_SECONDS / self._job_seconds))

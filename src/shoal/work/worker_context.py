@@ -76,7 +76,7 @@ Check = Callable[[], Awaitable[None]]
 class StorageWatch:
     """The full storage, shared by all workers of one process. `checks` has one function per storage, which raises while
     the storage has no space. A storage that is full again soon after it was freed is tried less and less often, so that
-    a job that needs more space than there is does not start over and over."""
+    a job does not start over and over if it needs more space than the storage has."""
 
     def __init__(self, checks: Mapping[str, Check], clock: Clock, signals: Signals) -> None:
         self._checks = checks

@@ -51,7 +51,7 @@ def lengths(site: Site, column: str) -> "np.ndarray[Any, np.dtype[np.int32]]":
 
 
 def missing(site: Site, code: str, column: str) -> Found:
-    """Return indexable pages without the text."""
+    """Return the indexable pages that lack this text."""
     return Found(code, np.flatnonzero(site.is_indexable & (lengths(site, column) == 0)))
 
 
@@ -218,9 +218,9 @@ def nearest_of(prints: NDArray[np.uint64], sketches: Sequence[bytes], among: Ids
     """Return the pages that have a near duplicate among the given pages.
 
     Each page is compared with its neighbours in four sorted orders, so the time is bounded for every site. In a very
-    dense cluster, some pairs of a page may be missed, but not all. A fingerprint depends on the text that pages share,
-    so pages with the same template may have the same fingerprint: only the sketches show whether most of the text is
-    the same.
+    dense cluster, some near duplicates of a page may be missed, but never all of them. Equal fingerprints are not
+    enough: pages with the same template may have the same fingerprint, and only the sketches show whether most of the
+    text is the same.
     """
     values = prints[among]
     found: Near = {}
@@ -247,8 +247,8 @@ def nearest_of(prints: NDArray[np.uint64], sketches: Sequence[bytes], among: Ids
 
 
 def _same_parts(ones: Sequence[bytes], twos: Sequence[bytes]) -> NDArray[np.float64]:
-    """Estimate, for many pairs of texts, the share of word pairs that is the same: twice the number of common word
-    pairs, divided by the total number in both texts. A bin that is empty in both sketches is ignored."""
+    """Estimate how similar each text in `ones` is to its counterpart in `twos`: twice the number of word pairs that
+    both have, divided by the total number of word pairs in both. A bin that is empty in both sketches is ignored."""
     mine = np.frombuffer(b"".join(ones), np.uint8).reshape(-1, BINS)
     theirs = np.frombuffer(b"".join(twos), np.uint8).reshape(-1, BINS)
     filled = ((mine != 0) | (theirs != 0)).sum(axis=1)

@@ -15,7 +15,7 @@ from shoal.extract.page import canonical_of
 
 
 def _declared(details: PageDetails) -> tuple[list[str], str | None] | None:
-    """Return the canonical URLs in the page and its Link header; None if the page clearly does not declare several."""
+    """Return the canonical URLs in the page and its Link header; None if the page certainly declares at most one."""
     header = details.headers.get("link")
     return (details.canonicals, header) if header is not None or len(details.canonicals) > 1 else None
 
@@ -125,8 +125,8 @@ class Hreflang:
             yield _found(code, pairs)
 
     def _targets(self, site: Site, page: int, alternates: list[tuple[str, str]]) -> dict[int, str]:
-        """Return the pages that the alternates lead to, each with its language; -1 stands for pages that were not
-        crawled, which are added to `_unknown`."""
+        """Return the pages that the alternates lead to, each with its language; -1 stands for a page that was not
+        crawled, and the URL of that page is added to `_unknown`."""
         assert site.link_targets is not None
         base = site.pages.answered_at(page)
         urls = site.urls.resolve(base, [url for _, url in alternates])

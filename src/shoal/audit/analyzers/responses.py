@@ -112,7 +112,7 @@ class Redirects:
 
 
 def _chain(site: Site, page: int) -> list[dict[str, Any]]:
-    """Return the redirects of a page and the response at their end, followed through the records of other pages."""
+    """Follow the redirects of a page through the records of other pages; return them, and the response at their end."""
     pages, hops, seen = site.pages, [], {page}
     while True:
         hops += pages.redirects(page)

@@ -188,7 +188,7 @@ class AuditReport(Struct, kw_only=True):
     verdict: Annotated[ReportVerdict | None, describe("Verdict of the gate; null without a gate.")]
     metrics: Annotated[dict[str, float], describe("The metrics that gates compare, by name.")]
     summary: Annotated[dict[str, Any], describe("Distributions over all pages, such as status by depth.")]
-    codes: Annotated[list[ReportCode], describe("The finding codes with a finding, most serious first.")]
+    codes: Annotated[list[ReportCode], describe("The codes that have at least one finding, most serious first.")]
     analyzers: list[ReportAnalyzer]
     quarantine: Annotated[
         str | None, describe("How many URLs the crawl left in quarantine, and how to crawl them; null if none.")

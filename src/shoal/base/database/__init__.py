@@ -75,8 +75,8 @@ class Tx(Protocol):
         ...
 
     def afterwards(self, work: "Work[Any]") -> None:
-        """Run a further unit of work after this one. On stores with several writers it gets a separate transaction, so
-        that no other transaction waits for this one's locks any longer.
+        """Run a further unit of work after this one. On stores with several writers, the further unit runs in a
+        separate transaction, so this transaction can release its locks first.
 
         The further unit is tried once: if the process dies or the store fails before its commit, it is lost. Use it
         only for changes that a periodic sweep repeats. To call a function after the commit, use `on_commit`.

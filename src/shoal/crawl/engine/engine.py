@@ -167,8 +167,8 @@ class Engine:
         self._window.change(size)
 
     async def _widen_scope(self) -> None:
-        """Add to the scope the hosts that seeds redirected to, if other walkers fetched these seeds, or if this walker
-        fetched them before it was killed."""
+        """Add to the scope the hosts to which seeds redirected. This walker does not know the redirects that other
+        walkers followed, or a process that was killed."""
         for url in await self._commits.seeds_landed():
             self._pages.scope.widen(url)
 

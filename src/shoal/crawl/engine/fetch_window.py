@@ -133,7 +133,8 @@ class Fetchers:
 
 class FetchWindow:
     """Implements `shoal.web.fetch_pool.PoolCaller` for the URLs of one walker. URLs that may not be fetched now go back
-    to the frontier, whose next take gives them new slots. Pages in a browser have their own window."""
+    to the frontier, whose next take gives them new slots. Pages that are being rendered in a browser do not count:
+    their number is limited separately."""
 
     def __init__(
         self,
@@ -159,7 +160,7 @@ class FetchWindow:
 
     @property
     def waits_for_rate(self) -> bool:
-        """Return whether nothing is in flight because of the rate limit."""
+        """Return whether nothing is in flight, because the next fetch has to wait for the rate limit."""
         return self.pool.waits_for_rate and not self._in_browser
 
     @property

@@ -1,4 +1,4 @@
-"""Known URLs: the URLs of the previous crawl that this crawl repeats, and the URLs that were committed."""
+"""Known URLs: the URLs of the previous crawl, if this crawl repeats one, and the URLs that were committed."""
 
 from collections.abc import Collection, Container, Sequence
 from typing import cast
@@ -91,8 +91,8 @@ class PreviousCrawl:
         return await self._database.read(look)
 
     async def _make_conditional(self, tx: Tx, doubtful: list[tuple[FrontierTask, Validators, list[int]]]) -> None:
-        """Make the request for a page conditional if all links of the page were fetched, so that the links can be
-        followed."""
+        """Make the request for a page conditional if the previous crawl fetched all links of the page. Only then are
+        their URLs known, and the links can be followed even if the page is unchanged."""
         await self._learn(tx, {key for _, _, followed in doubtful for key in followed})
         for task, row, followed in doubtful:
             if all(key in self._urls for key in followed):

@@ -231,8 +231,8 @@ class PageReader:
         return Fate.OPEN if task.depth == 0 else self.scope.judge_inside(task.url, task.depth)
 
     def has_out_of_scope(self, tasks: Iterable[FrontierTask]) -> bool:
-        """Return whether some tasks are out of the scope that this walker knows. That happens if a seed that another
-        walker fetched redirected to a new host."""
+        """Return whether some tasks are out of the scope that this walker knows. That happens after another walker has
+        fetched a seed that redirects to a new host."""
         return not all(self.scope.inside_flags(task.url for task in tasks))
 
     def forget(self) -> None:

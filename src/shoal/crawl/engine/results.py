@@ -320,7 +320,8 @@ class ResponseReader:
             self.waiting.appendleft((task, fetched))
             return True
         self.batch.budget.count(settled)
-        # The commit may end a redirect here. Its record then needs the body; otherwise a few bytes are stored in vain.
+        # The commit may end a redirect here, and then the redirect's record needs the body. If the redirect does not
+        # end here, a few bytes are wasted.
         page = settled.page if settled.onward is None else settled.onward.page
         if fetched.captured and page is not None and self._bodies is not None:
             self._bodies.add(page, fetched.captured, fetched.earlier)

@@ -151,7 +151,7 @@ class WalkerCommits:
 
         async def commit(tx: Tx) -> Turn:
             last = request.in_flight == 0
-            # This commit may end the run, or other walkers must not take URLs meanwhile (0009).
+            # Lock the crawl if this commit may end the run, or if no other walker may take URLs meanwhile (0009).
             if last or self._shares_a_budget:
                 await self._crawls.store.lock(tx, self._crawl.id)
             # The fence comes first, because changes of a frontier in Redis are not undone if the lease is lost (0042).
@@ -252,8 +252,7 @@ class WalkerCommits:
             _, is_changed = await self._fence(tx)
             await self._settle(tx, batch, leaves=True)
             await self._frontier.release(tx, self._crawl.number, self.fence)
-            # If the options have just changed, the budget may not be used up. The next walker decides by the new
-            # budget.
+            # If the options have just changed, the new budget may not be used up yet: let the next walker decide.
             made = self._hand_over if is_changed and move.reason in BUDGETS else move
             await self._queue.moves.move_in(tx, made, KIND, self._crawl.id)
 
@@ -366,7 +365,7 @@ class WalkerCommits:
         """Store the points for patterns that may be traps, and report patterns that were quarantined as traps."""
         if not batch.traps:
             return
-        # Other walkers already know many of the URLs that are new to this walker.
+        # If other walkers had already found many of the URLs that are new to this walker, its pages do not show growth.
         if settlement.opened < MOSTLY * len(batch.found):
             for earned in batch.traps.values():
                 earned.growth = min(0, earned.growth)

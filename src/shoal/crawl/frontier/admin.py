@@ -186,8 +186,8 @@ class _Removal:
 
 
 class CrawlRemovals:
-    """The removals of crawls that run in this process. If a process ends before its removal is finished, the next
-    request to remove that crawl continues."""
+    """Runs the removals of crawls in this process. If the process ends before a removal is finished, the next request
+    to remove that crawl continues it."""
 
     def __init__(self, admin: FrontierAdmin) -> None:
         self._admin = admin

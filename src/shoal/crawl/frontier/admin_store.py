@@ -139,8 +139,8 @@ class FrontierAdminStore(Protocol):
         ...
 
     async def fates_of(self, tx: Tx, crawl: int, keys: Sequence[Key]) -> dict[Key, Fate]:
-        """Return the fates of URLs that were skipped or have failed. The result may include fates of more URLs. Keys
-        that the crawl never saw are omitted."""
+        """Return the fates of URLs that were skipped or have failed. The result may also contain given URLs that have
+        other fates. Keys that the crawl never saw are omitted."""
         ...
 
     async def urls_after(self, tx: Tx, crawl: int, after: Place | None, limit: int) -> list[tuple[Place, KeptUrl]]:

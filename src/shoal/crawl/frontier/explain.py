@@ -200,7 +200,9 @@ def _redirects(waiting: Waiting | None, sentence: Sentence) -> Sentence:
         return sentence
     words = message("It redirects to {url}, which is fetched in its place.")
     if waiting.kept.awaits_target:
-        words = message("It redirects to {url}, which is fetched for a different URL; its record depends on that.")
+        words = message(
+            "It redirects to {url}, which a different URL is already requesting; the result decides what is recorded here."
+        )
     return joined([Sentence(words, {"url": waiting.kept.redirects_to}), sentence])
 
 
@@ -325,7 +327,8 @@ def skipped_by(config: CrawlConfig, url: Url, fate: Fate) -> Sentence:
             if config.depth is None:
                 return Sentence(
                     message(
-                        "Each path on which it was found had more links than the depth limit, which was removed since."
+                        "Each path on which it was found had more links than the depth limit, which has been removed "
+                        "since."
                     )
                 )
             one, other = (

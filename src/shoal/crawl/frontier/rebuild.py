@@ -3,7 +3,7 @@
 A page stores the hashes of its link targets, not the URLs. So some pages have to be fetched again to find the URLs that
 have no page yet: as few pages as possible, such that each of these URLs is found at its smallest depth. All other pages
 are recorded as settled. Seeds and sitemaps are added again. A page that is fetched again keeps its record and its
-redirect targets. It may follow these targets once more, while for all other pages they count as known.
+redirect targets. Only this page may request these targets again; for all other pages, they count as known.
 """
 
 import secrets
@@ -80,7 +80,7 @@ class FrontierRebuild:
         self._own: set[int] = set()  # keys of URLs that have a page
         self._targets: set[int] = set()  # keys of URLs that were fetched as redirect targets
         self._claimed: set[int] = set()  # keys of redirect targets that are assigned to a page
-        # By URL key: the depth at which a page that is fetched again will find the URL.
+        # By URL key: the depth at which the URL will be found, because a page that links to it is fetched again.
         self._found_at: dict[int, int] = {}
         self._landed: list[Url] = []  # the URLs that seeds redirected to
 
@@ -225,8 +225,8 @@ class _Redirects(NamedTuple):
 
 
 def _redirects(crawl: Crawl, page: Page) -> _Redirects:
-    # Every URL of a redirect loop that is linked gets its own record. So these URLs do not count as redirect targets
-    # here, and are found again unless they have a record.
+    # In a redirect loop, every URL that a page links to gets its own record. So the URLs of a loop do not count as
+    # redirect targets here, and are found again unless they have a record.
     if not page.redirects or page.final_url is None or page.error_code == LOOP:
         return _Redirects([], None)
     written = [*(hop["url"] for hop in page.redirects), page.final_url]

@@ -16,9 +16,9 @@ LOOP, TOO_MANY = "redirect_loop", "too_many_redirects"
 
 
 async def end_elsewhere(frontier: FrontierStore, tx: Tx, crawl: int, redirects: list[Settled]) -> None:
-    """Decide about redirects whose targets were requested for different URLs (the holders). If the holder of a target
-    has a response, the redirect ends with the redirecting URL's page record. If the holder is still open or has failed,
-    both URLs may be part of a loop, so the redirect waits."""
+    """Decide about redirects to targets that were already requested for other URLs (the holders of these targets). If
+    the holder of a target has a response, the redirect ends with the redirecting URL's page record. If the holder is
+    still open or has failed, both URLs may be part of a loop, so the redirect waits."""
     targets = {done.onward.target for done in redirects if done.onward is not None}
     if not targets:
         return
@@ -67,7 +67,7 @@ class AwaitedTargets:
 
     async def _is_circular(self, task: FrontierTask, url: Url, own: dict[Url, Hop]) -> bool:
         """Follow the chain of URLs that wait for each other. Return whether the last URL in the chain waits for this
-        task. If these URLs form a loop without this task, the members of the loop are decided first."""
+        task. If these URLs form a loop that does not contain this task, that loop is resolved first."""
         seen: set[Url] = set()
         while url not in seen:
             seen.add(url)

@@ -65,7 +65,7 @@ class HostBatch(Struct, eq=False):
     most: int  # maximum number of URLs to take, even if the host has more slots
     tasks: list[FrontierTask] = field(default_factory=list)
     tried: int = 0
-    # Tasks that must not be fetched, each with whether it was tried before.
+    # Tasks that must not be fetched; the flag is set if the task was tried before.
     set_aside: list[tuple[FrontierTask, bool]] = field(default_factory=list)
     is_dry: bool = False  # the host had fewer URLs than were requested
     is_awaited: bool = False  # the response to the URL in flight decides whether the host gets another URL
@@ -188,7 +188,8 @@ class Rotation:
         return self._rounds < ROUNDS
 
     def end_round(self, *, has_excluded: bool) -> None:
-        """Count a round of reads. A round that found URLs to set aside counts only as a small fraction."""
+        """Count a round of reads. A round in which URLs were set aside counts only as a small fraction of a round, so
+        that more rounds follow."""
         self._rounds += ROUNDS / MOST_ROUNDS if has_excluded else 1
 
     def exclude(self, found: Sequence[FrontierTask], redirect_fates: Mapping[tuple[int, int], Fate]) -> bool:

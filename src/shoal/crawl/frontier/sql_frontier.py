@@ -132,7 +132,8 @@ class SqlFrontier:
             more = earned.repeats + earned.growth
             if more and await tx.value("add_trap_points", crawl=crawl, pattern=pattern, points=more) >= TRAP_SCORE:
                 traps[pattern] = earned.sample
-        # The same pages gave points to the larger patterns around a trap, which may have other pages.
+        # Quarantine only the smallest patterns. The larger patterns around a trap got points from the same pages, but
+        # may also have good pages: drop their points.
         around = {pattern: _around(pattern, sample) for pattern, sample in traps.items()}
         larger = {pattern for patterns in around.values() for pattern in patterns}
         smallest = {pattern: sample for pattern, sample in traps.items() if pattern not in larger}
@@ -180,7 +181,7 @@ class SqlFrontier:
         numbers = await self._hosts.numbers(tx, sorted({*origins, *(origin(url.url) for url in urls)}))
         await self._lock_hosts(tx, crawl, numbers.values())
         await tx.many("set_fates", sorted((url.key, url.chk, crawl, int(Fate.OPEN)) for url in urls))
-        # These URLs are now requested themselves, even if they failed as redirect targets of other pages.
+        # From now on these URLs are requested directly, even those that failed as redirect targets of other pages.
         await tx.many("forget_targets", sorted((url.key, url.chk, crawl) for url in urls))
         hosts = await self._line_up(tx, crawl, urls, numbers)
         given = Counter(numbers[host_origin] for host_origin in origins)
@@ -413,8 +414,8 @@ async def _fresh_by_reading(tx: Tx, crawl: int, waiting: dict[Key, NewUrl]) -> t
 
 
 async def _fresh_by_inserting(tx: Tx, crawl: int, waiting: dict[Key, NewUrl]) -> tuple[set[Key], Counter[Fate]]:
-    """Record the URLs that are not known, as `_fresh_by_reading` does, but on PostgreSQL, where the unique key decides
-    between walkers that add the same URL at the same time."""
+    """The same as `_fresh_by_reading`, for PostgreSQL: if several walkers add the same URL at the same time, the unique
+    key decides for which of them it is new."""
     rows = await tx.batch("add_fates", [(*key, crawl, int(url.fate)) for key, url in waiting.items()])
     reopened = [row["was"] for row in rows if row["reopened"]]
     if None in reopened:  # another walker has just skipped the URL, and only a new snapshot shows the reason

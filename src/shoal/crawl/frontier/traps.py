@@ -19,7 +19,8 @@ from shoal.extract.page import PageFacts
 TRAP_SCORE: Final = 40_000
 REPEAT: Final = 400  # points for a page that repeats an earlier page
 NUMBERS_ONLY: Final = 4  # points for a page that differs from an earlier page only in its numbers
-# Points for a page that repeats no earlier page, because in a trap, most pages repeat each other.
+# Points for a page that repeats no earlier page. Such a page speaks against a trap, whose pages mostly repeat each
+# other.
 NEW_TEXT: Final = -400
 GROWTH: Final = 50  # points for a page with only new links, in a part of a site that seems to have no end
 CHAIN: Final = 4  # points for a page with only one new link: articles that link to the next article look like that
@@ -32,7 +33,8 @@ MOST_AREAS: Final = 20_000
 DEEP: Final = 20  # links from a seed; beyond this depth, a repeating page counts even if it leads to no new URL
 CROSS_LINKS: Final = 4  # a page with more than one known link per this number of new links does not count as growing
 MEASURED: Final = 50  # number of pages before the spread of their links is judged
-# Maximum standard deviation of the new links per page, relative to the mean; human-written pages differ more.
+# Maximum standard deviation of the number of new links per page, relative to the mean. On pages that people wrote, this
+# number varies more.
 SPREAD: Final = 0.75
 FIRST_YEAR, YEARS_AHEAD = 1900, 3  # the range of years that a real calendar may have
 
@@ -122,7 +124,8 @@ class Area:
     __slots__ = ("links", "menu", "pages", "squares")
 
     def __init__(self) -> None:
-        # Number of known links on every page except the first page, on which these links become known.
+        # Size of the menu: the smallest number of known links on any page. (The first page does not count: its links
+        # are new.)
         self.menu: int | None = None
         # Number of growing pages, sum of their new links, and sum of the squared numbers of new links.
         self.pages = self.links = self.squares = 0
@@ -239,7 +242,7 @@ class TrapWatch:
 
         `patterns`: the pattern of the page, unless this is the first page with that pattern; `links`: the number of new
         links, or 0 if the page repeats an earlier text. Known links that occur on every page are the menu. Numbered
-        pages are not a maze, because somebody counted them.
+        pages are not a maze: consecutive numbers show that the site has a finite list of pages.
         """
         areas = areas_of(url)
         if self._states and any(area in self._states for area in areas):

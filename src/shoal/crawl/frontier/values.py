@@ -152,7 +152,7 @@ def crashes_after(before: int, *, alone: bool) -> int:
 
 
 class RedirectTarget(Struct, frozen=True):
-    """A URL that a different URL redirects to. Its fate is OPEN while the target also waits in the frontier itself."""
+    """A URL that a different URL redirects to. Its fate is OPEN while it also waits to be fetched itself."""
 
     url: str
     via: str
@@ -224,8 +224,8 @@ class Settled(Struct):
 
     @property
     def ended_target(self) -> tuple[tuple[int, int], Fate] | None:
-        """The key and the fate of this URL's redirect target, if the target is settled with this URL without having
-        been fetched."""
+        """The key and the fate of this URL's redirect target, if the target was not fetched and is settled together
+        with this URL."""
         fate = Fate.FAILED if self.fate is Fate.FAILED else self.target_fate
         if self.task.chain is None or fate is None or self.fate is Fate.OPEN:
             return None

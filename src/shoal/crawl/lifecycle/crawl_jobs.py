@@ -113,8 +113,8 @@ class CrawlJobs:
         tx.on_commit(lambda: self._signals.emit(out_of_reach))
 
     async def _has_workers(self, tx: Tx, job_id: JobId) -> bool:
-        """Return whether the crawl's job waited for workers. The job of a local crawl did not: that crawl may be the
-        only user of its store."""
+        """Return whether a worker ran the crawl's job. A local crawl runs in its own process, and its store may have no
+        workers."""
         job = await self._jobs.get(tx, job_id)
         return job is not None and not is_local(job.lane)
 

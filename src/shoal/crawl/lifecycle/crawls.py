@@ -276,7 +276,8 @@ class Crawls(CrawlReader):
             raise StateConflict("crawl", crawl.id, crawl.state, "retry URLs", "start a new one")
         jobs = await self._queue.jobs.jobs_of_run(tx, crawl.id) if crawl.state in LIVE else []
         if any(job.finished_at is None and job.lane == local_lane(crawl.id) for job in jobs):
-            # The process that runs this crawl has already output these pages, and would output them twice.
+            # The process that runs this crawl has already written the failed pages to its outputs. After a retry, it
+            # would write them a second time.
             raise StateConflict("crawl", crawl.id, crawl.state, "retry URLs", "pause it in the process that runs it")
 
     async def change(self, crawl_id: str, change: CrawlChange, *, audit: AuditHook = no_audit) -> CrawlStatus:

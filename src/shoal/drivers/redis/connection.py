@@ -75,7 +75,8 @@ IN_SCRIPT = re.compile(r"user_script: ?\d+: -?([A-Z]+) ")  # how Redis 6.2 repor
 
 
 def code_of(error: Exception) -> str:
-    """Return the code of the server's response: its first word, or the word that redis-py or a script has hidden."""
+    """Return the code of the server's response, which is its first word. If redis-py or a script has hidden this word,
+    find the code by other means."""
     words = str(error)
     for phrase, code in PHRASES.items():
         if phrase in words:

@@ -306,8 +306,8 @@ class RedisFrontier:
 
     async def _open(self, tx: Tx, place: CrawlPlace, urls: list[NewUrl]) -> tuple[int, Counter[Fate]]:
         keys = pack_keys(urls)
-        # This read is only a filter: a different walker may add the same URLs before the script runs, which checks
-        # again (0042).
+        # This read is only a filter: a different walker may add the same URLs before the script runs, so the script
+        # checks again (0042).
         known = await place.command("SMISMEMBER", "seen_urls", *keys)
         groups: dict[tuple[str, int], dict[bytes, bytes]] = defaultdict(dict)
         for key, url in dict(compress(zip(keys, urls, strict=True), map(not_, known))).items():
@@ -388,7 +388,8 @@ class RedisFrontier:
             values: list[Value] = []
             for done in some:
                 values += self._entry(place, done, parents.get(done.task.seq), numbers)
-            # If the number in Redis differs, Redis has forgotten a call, and the walker starts over (0042).
+            # If the number of the last call is different in Redis, Redis has forgotten a call, and the walker starts
+            # over (0042).
             turn = self.turns.last(fence)
             words, ended = await place.change(tx, "settle", walker_name(fence), turn, *values)
             self.turns.made(fence)
@@ -396,7 +397,7 @@ class RedisFrontier:
             closed += [done for done in some if done.task.seq in ours]
             skipped.update(Fate(int(fate)) for fate in ended)
         await count_traps(tx, place.number, [done.task.url for done in closed if done.fate is Fate.QUARANTINED])
-        # Which seeds failed is looked up in the database, so their outcomes are stored there, too.
+        # Failed seeds are looked up in the database, so the outcomes of all seeds are stored there, too.
         seeds = [done for done in closed if done.task.depth == 0]
         rows = [(done.task.key, done.task.chk, place.number, int(done.fate)) for done in seeds]
         await tx.many("keep_fates", sorted(rows))
@@ -430,8 +431,8 @@ class RedisFrontier:
         return [seq_word(task.seq), what, waiting.host, record, due, int(done.fate), page_host, *ended]
 
     async def _parents(self, place: CrawlPlace, settled: list[Settled]) -> dict[int, int | None]:
-        """Return the keys of the pages that led to URLs that wait again. This is needed because a task has only the URL
-        of its parent."""
+        """For each settled URL that goes back to the waiting ones, return the key of its parent, which is the page that
+        led to it. (A task contains only the URL of its parent.)"""
         again = [done.task.seq for done in settled if done.fate.waits]
         if not again:
             return {}

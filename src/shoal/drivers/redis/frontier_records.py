@@ -128,7 +128,8 @@ def read_target(stored: bytes) -> RedirectTarget:
 
 
 def waiting_of(task: FrontierTask, parent: int | None, *, attempts: int, target: Url | None = None) -> WaitingUrl:
-    """Return the record for a taken URL that waits again; `target`: the URL to which a redirect has just led."""
+    """Return the record that puts a taken URL back among the waiting ones; `target`: the URL to which a redirect has
+    just led."""
     at = target or task.at
     redirected = task.url if target is not None or task.target is not None else None
     return WaitingUrl(

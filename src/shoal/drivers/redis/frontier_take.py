@@ -31,8 +31,8 @@ SUSPECTS_AT_ONCE = 20
 
 
 class WalkerTurns:
-    """The number of each walker's last call in this process. If the number on the server differs, the server has
-    forgotten writes, perhaps links that the walker found and will not send again."""
+    """Numbers the calls of each walker in this process. If the number of the walker's last call is different on the
+    server, the server has lost writes, perhaps links that the walker found and will not send again."""
 
     def __init__(self) -> None:
         self._made: dict[Fence, int] = {}

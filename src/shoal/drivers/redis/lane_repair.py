@@ -115,7 +115,8 @@ class LaneRepairs:
         rows = await tx.all("job_hosts_after", number=self._host_cursor, limit=BATCH)
         self._host_cursor = rows[-1]["number"] if len(rows) == BATCH else 0
         idle = [row["number"] for row in rows if not row["waits"]]
-        # Two statements: the second statement sees a job whose commit locked the host's row before us (0030).
+        # Lock first, and delete in a second statement: it sees the jobs of a commit that locked the host's row before
+        # us (0030).
         if idle and (locked := [row["number"] for row in await tx.all("lock_job_hosts", numbers=idle)]):
             await tx.execute("drop_idle_job_hosts", numbers=locked)
 
@@ -126,9 +127,9 @@ class LaneRepairs:
 
 
 class AbandonedLanes:
-    """Removes lanes from Redis that no process has used for an hour, in a store whose lanes are in the database now.
-    Implements `queue.pruner.RetentionRule`. During an upgrade, older processes may still lease from Redis; each of
-    their calls reads the generation, and Redis knows the time since the last read."""
+    """For a store whose lanes are now in the database: removes its lanes from Redis once no process has used them for
+    an hour. Implements `queue.pruner.RetentionRule`. During an upgrade, older processes may still lease from Redis;
+    each of their calls reads the generation, and Redis knows the time since the last read."""
 
     name = "lanes in Redis"
     keep = timedelta(hours=1)

@@ -25,8 +25,8 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def queue_name(lane: str, kind: str, capability: str) -> str | None:
-    """Return the name of a queue; None if Redis does not carry the queue, which applies to the lanes of local crawls
-    and to names that must not become part of a key."""
+    """Return the name of a queue; None if Redis does not carry the queue. Redis carries neither the lanes of local
+    crawls nor names that must not become part of a key."""
     if not (NAME.fullmatch(kind) and NAME.fullmatch(capability)):
         return None
     if lane == SHARED_LANE:
@@ -70,7 +70,7 @@ def entries_of(rows: Sequence[Any]) -> list[LaneEntry]:
 
 
 def read_place(place: bytes) -> tuple[str, int]:
-    """Return the job and the rank in a host's entry for a waiting job."""
+    """Parse a host's entry for a waiting job; return the job and its rank."""
     _, rank, job_id = place.rsplit(b"\t", 2)
     return job_id.decode(), int(rank, 16) - RANK_OFFSET
 
@@ -126,7 +126,7 @@ class LaneServer:
 
     @property
     def has_generation(self) -> bool:
-        """Return whether the generation of the lanes is known, which means stored and committed."""
+        """Return whether the generation of the lanes is known. It is known once it is stored and committed."""
         return bool(self._generation)
 
     @property

@@ -37,7 +37,7 @@ class RedisHostQueue:
         self.leased: Sequence[str] = ()
 
     async def make_ready(self, tx: Tx, request: LeaseRequest, ahead_seconds: float, limit: int) -> None:
-        # The script that takes hosts also makes them ready.
+        # Only remember the values: the script that `take` calls also makes hosts ready.
         self._ahead, self._ready_at_once = round(ahead_seconds * 1e6), limit
 
     async def take(self, tx: Tx, request: LeaseRequest, most: int, looked: Collection[Key]) -> list[TakenHost]:
@@ -96,7 +96,8 @@ class LaneChanges:
     async def push(self, tx: Tx, job_ids: Sequence[str]) -> None:
         if await self._server.begin(tx):
             entries = entries_of(await tx.all("lane_entries", ids=list(job_ids)))
-            # After the commit, so that no entry exists before its job; an entry that a kill loses is repaired (0045).
+            # Push the entries after the commit, so that no entry exists before its job. If the process is killed in
+            # between, a repair adds the missing entries (0045).
             tx.after_commit(partial(self._server.push, entries))
 
     async def forget(self, tx: Tx, job_ids: Sequence[str]) -> None:
@@ -211,8 +212,8 @@ class RedisLanes:
         return result
 
     async def _grant(self, tx: Tx, turn: Turn, popped: Sequence[str]) -> TurnResult:
-        # The jobs left their lanes before this commit: a rollback returns them immediately, a repair after five seconds
-        # if this process dies (0045).
+        # The jobs left their lanes before this commit. After a rollback, they are put back immediately; if this process
+        # dies, a repair puts them back after five seconds (0045).
         tx.after_rollback(partial(self._server.give_back, popped))
         # An id is only a hint: its job may meanwhile have been leased through the table, or cancelled (0045).
         result = await self._sql.pop_among(tx, turn, Candidates(named=popped))
@@ -230,9 +231,9 @@ class RedisLanes:
         return result
 
     def _forget(self, tx: Tx, leases: Sequence[Lease]) -> None:
-        """Remove jobs from the lanes that were leased through the jobs table."""
+        """Remove from the lanes the jobs that were leased through the jobs table."""
         if leases:
-            # Only after the commit, because after a rollback, the jobs still wait and must still be found (0045).
+            # Remove them only after the commit: after a rollback, the jobs still wait and must still be found (0045).
             tx.after_commit(partial(self._server.settle, [lease.fence.job_id for lease in leases]))
 
     def _looks(self, request: LeaseRequest) -> bool:
@@ -246,8 +247,8 @@ class RedisLanes:
         return True
 
     def _looked(self, request: LeaseRequest, found: TurnResult | None) -> None:
-        """Let the next request look again immediately if a job was found, or if one statement was not enough to find
-        out."""
+        """If a job was found in the jobs table, or if one statement was not enough to find out, let the next request
+        look there again immediately."""
         if found is None or found.leases:
             self._look_at[_look_key(request)] = 0.0
 

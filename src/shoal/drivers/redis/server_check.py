@@ -1,6 +1,6 @@
-"""The check of a Redis server before data is stored in it: its version, that it evicts no keys, that it is not a
-replica, and whether it keeps its data over a restart. Properties that can change are checked again while the server is
-used."""
+"""Checks a Redis server before data is stored in it: whether its version is supported, whether it evicts keys, whether
+it is a replica, and whether it keeps its data over a restart. Properties that can change are checked again while the
+server is used."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from shoal.drivers.redis.connection import RedisClient, Value
 
 class ServerSignals:
     """Emits signals about a server from any thread. Calls to the server are made in units of work, which SQLite runs on
-    a separate thread, so the signals are passed to the event loop of the process that built this object. They do not
-    wait for a commit: an unusable server must be reported especially if it makes the transaction fail."""
+    a separate thread, so the signals are passed to the event loop of the process that built this object. The signals do
+    not wait for a commit: if an unusable server makes the transaction fail, this must be reported, too."""
 
     def __init__(self, signals: Signals) -> None:
         self._signals = signals

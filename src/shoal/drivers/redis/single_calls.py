@@ -1,8 +1,8 @@
 """The frontier of one crawl through single calls from threads without an event loop: each call is one script, without a
 transaction.
 
-Data from the database that calls need is remembered for a moment. If this data is not enough, or if Redis does not know
-the frontier any more, a call returns None, and its caller uses the database instead.
+Calls need some data from the database, which is cached for a moment. If this data is not enough, or if Redis does not
+know the frontier any more, a call returns None, and its caller uses the database instead.
 """
 
 from dataclasses import replace
@@ -103,7 +103,7 @@ class SingleCalls:
         tx.on_commit(see)
 
     def forget(self) -> None:
-        """Let all calls return None, so that callers use the database, until the next `look`."""
+        """Until the next `look`, let all calls return None, so that callers use the database."""
         self._look = None
 
     def add(self, url: Url, depth: int, parent: Url | None) -> bool | None:

@@ -35,7 +35,7 @@ class RedisWake:
         return self._health.problem
 
     def announce(self) -> None:
-        # Other processes get their hint from the script that puts a job into its lane.
+        # Notify only this process: the script that puts a job into its lane sends the hint to other processes.
         self._listeners.notify()
 
     def subscribe(self, on_hint: Callable[[], None], is_idle: Callable[[], bool]) -> Callable[[], None]:
@@ -59,7 +59,7 @@ class RedisWake:
                 await self._clock.sleep(PAUSE_SECONDS)
 
     async def _newest(self) -> bytes | str:
-        """Return the id of the last hint, and pass it on: its job may still wait."""
+        """Return the id of the last hint, and pass the hint on, because its job may still wait."""
         found = await self._client.command("XREVRANGE", WAKE, "+", "-", "COUNT", 1)
         self._restore()
         self._listeners.notify()

@@ -1,5 +1,5 @@
-"""A forward proxy on loopback. It is a browser's only way to the network and applies the same rules as to every other
-request."""
+"""A forward proxy on loopback. It is a browser's only way to the network, and applies the rules that apply to all of
+Shoal's requests."""
 
 from shoal.egress.pinning_proxy.account import Allow, ProxyAccount, ProxyCounts
 from shoal.egress.pinning_proxy.connections import ProxyLimits

@@ -63,7 +63,8 @@ class ProxyAccount:
 
     @property
     def refusals(self) -> tuple[Failure, ...]:
-        """Why the newest requests were refused or failed, oldest first. `url` is the host and port for a tunnel."""
+        """The refusals and failures of the newest requests, in the order in which they happened. `url` is the host and
+        port for a tunnel."""
         return tuple(self._refusals)
 
     def failure_of(self, url: Url) -> Failure | None:
@@ -88,7 +89,7 @@ class ProxyAccount:
         return hmac.compare_digest(self.password.encode(), password.encode())
 
     async def admit(self, target: str, host: str) -> Failure | None:
-        """Ask the owner of the account whether it allows this URL or endpoint, then take a slot of the host."""
+        """Ask the owner of the account whether this URL or endpoint is allowed, then take a slot of the host."""
         if self._allow is not None:
             try:
                 async with asyncio.timeout(self.limits.total_timeout.total_seconds()):

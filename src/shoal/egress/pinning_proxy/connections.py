@@ -51,8 +51,8 @@ class ProxyLimits:
 class ConnectionSlots:
     """The slots of one account. A request waits for a slot of its host; a tunnel that is idle gives up its slot.
 
-    A browser keeps the connection of a finished request open for minutes. With few connections per host, waiting
-    requests would otherwise wait for the same time.
+    A browser keeps the connection of a finished request open for minutes. If idle connections kept their slots, other
+    requests to the host would wait for minutes, too.
     """
 
     def __init__(self, limits: ProxyLimits) -> None:

@@ -23,8 +23,8 @@ _HOST: Final = "127.0.0.1"
 class PinningProxy:
     """A proxy for browsers of this process. Every request needs the credential of an open account.
 
-    It connects only to addresses that the account's rule allows, like the egress for Shoal's own requests: names are
-    resolved here, every address is checked, and the checked address is dialled. The rule therefore applies to
+    The proxy connects only to addresses that the account's rule allows, as the egress does for Shoal's own requests:
+    names are resolved here, every address is checked, and the checked address is dialled. The rule therefore applies to
     everything the browser does: redirects, frames, service workers, WebSockets, preconnects.
     """
 
@@ -103,8 +103,8 @@ class PinningProxy:
         self._serving.add(task)
         try:
             connection = BrowserConnection(browser, self.find_account, self._limits, self._clock)
-            # The browser may disconnect at any moment, and then nobody receives the error. Python 3.11 complains about
-            # a connection whose task is cancelled, which is how `aclose` ends them.
+            # The browser may disconnect at any moment, and then nobody receives the error. Python 3.11 logs an error if
+            # the task of a connection is cancelled, and `aclose` cancels these tasks.
             with contextlib.suppress(ConnectionError, TimeoutError, asyncio.CancelledError):
                 await connection.serve()
         finally:
@@ -115,8 +115,8 @@ class PinningProxy:
 CHROMIUM_NETWORK_FLAGS: Final[tuple[str, ...]] = (
     # Without this flag, requests to loopback addresses bypass every proxy.
     "--proxy-bypass-list=<-loopback>",
-    # The browser resolves no name, not even for a preconnect. Requests carry the name to the proxy, so they are not
-    # affected; the address of the proxy itself is an exception.
+    # The browser resolves no name, not even for a preconnect. Requests are not affected, because the proxy resolves
+    # their names. The address of the proxy itself is an exception to the rule.
     "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
     "--dns-prefetch-disable",
     # QUIC is UDP, which an HTTP proxy does not carry.

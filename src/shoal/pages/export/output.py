@@ -310,8 +310,8 @@ class ExportFilter:
 
 
 def may_replace(name: str, columns: Iterable[str]) -> bool:
-    """Return whether a file may be replaced: it is empty, or a table with the columns of the new file, or with several
-    columns that all occur in tables of pages or links."""
+    """Return whether a file may be replaced. The file must be empty, or a table; the table must have the columns of the
+    new file, or several columns that all occur in tables of pages or links."""
     path = Path(name)
     try:
         if not path.stat().st_size:

@@ -32,7 +32,7 @@ from shoal.serve.console.format import NOTHING, SPACE, Formats, Language
 KINDS: Final = {"2xx": "s2", UNCHANGED: "s1", "3xx": "s3", "4xx": "s4", "5xx": "s5", "none": "s0"}
 """The colour class of each response class."""
 STATUSES: Final = {UNCHANGED: "304"}
-NAMES: Final = {"none": message("No answer"), UNCHANGED: message("Unchanged")}
+NAMES: Final = {"none": message("No response"), UNCHANGED: message("Unchanged")}
 HELD: Final = (
     message("{count} URL is in quarantine and was not crawled"),
     message("{count} URLs are in quarantine and were not crawled"),

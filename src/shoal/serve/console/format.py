@@ -218,7 +218,7 @@ class Formats:
                 return str(value)
 
     def block(self, value: str, longest: int = LONGEST_BLOCK) -> str:
-        """Return untrusted text of several lines, treated as in `text`, but line ends and tabs are kept."""
+        """Like `text()`, but for untrusted text of several lines: line ends and tabs are kept."""
         lines = value[:longest].splitlines()
         shown = "\n".join("\t".join(visible(part) for part in redact(line).split("\t")) for line in lines)
         return shown if len(value) <= longest else f"{shown}…"

@@ -298,7 +298,7 @@ class Shell:
     @staticmethod
     @pass_context
     def _region(context: Context, name: str) -> Markup:
-        """Render a live region inside its page; by the hash, the feed knows which version the browser has."""
+        """Render a live region inside its page, with a hash that tells the feed which version the browser has."""
         html = context.environment.get_template(f"console/regions/{name}.html").render(context.get_all())
         version = region_hash(html)
         # A region is identical for all readers, so the feed sends it without a CSRF token; the script adds the token.
@@ -352,8 +352,8 @@ async def carry_out(
     shell: Shell, back: str, verb: Callable[[], Awaitable[object]], done: str = "", then: str = ""
 ) -> Response:
     """Call a verb and return to the page `back`, which shows the outcome as a notice: `done`, or the text that the verb
-    returned. An error that the reader can fix is also shown as a notice. If there was no error, the page is `then`, if
-    given."""
+    returned. An error that the reader can fix is also shown as a notice. If there was no error and `then` is given, go
+    to the page `then` instead."""
     try:
         said = await verb()
     except ShoalError as error:

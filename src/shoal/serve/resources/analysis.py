@@ -261,7 +261,9 @@ class StoredGate(Resource, kw_only=True):
     name: Annotated[str, describe("Name of the gate.")]
     rules: Annotated[list[StoredGateRule], describe("Conditions that must hold.")]
     ignore: Annotated[list[str], describe("Finding codes that the gate ignores.")]
-    fail: Annotated[list[str], describe("Finding codes that fail the gate if there is any finding with one of them.")]
+    fail: Annotated[
+        list[str], describe("Finding codes that fail the gate; a single finding with one of these codes is enough.")
+    ]
     min_pages: Annotated[int, describe("The verdict is inconclusive if the crawl has fewer pages.")]
     min_pages_percent: Annotated[
         float,

@@ -169,7 +169,7 @@ class CrawlDetail(Crawl, kw_only=True):
 
     held_hosts: Annotated[
         list[HeldHost],
-        describe("Hosts that asked for a pause (429 or 503) while URLs of this crawl are waiting for them."),
+        describe("Hosts that asked for a pause (429 or 503), if URLs of this crawl are waiting for them."),
     ]
     failed_seeds: Annotated[
         list[FailedSeed],

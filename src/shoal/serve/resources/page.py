@@ -33,7 +33,8 @@ class PageRecord(Resource, kw_only=True):
     depth: Annotated[
         int,
         describe(
-            "Number of links on the path from a seed by which the page was first found; 1 for a URL from a sitemap."
+            "Number of links on the first path that the crawl found from a seed to the page; 1 for a URL from a"
+            " sitemap."
         ),
     ]
     parent: Annotated[str | None, describe("The page on which the URL was first found.")]

@@ -23,7 +23,10 @@ class Freshness(Resource, kw_only=True):
     age_seconds: Annotated[int | None, describe("Seconds since the last success; null if there was none.")]
     stale: Annotated[
         bool,
-        describe("Whether the last success is older than one interval of the frequency, or than the last cron time."),
+        describe(
+            "Whether the last success is older than one interval of `frequency`, or, with `cron`, older than the last"
+            " scheduled time."
+        ),
     ]
 
 
@@ -127,7 +130,7 @@ class PolicyRun(Resource, kw_only=True):
     job_id: Annotated[str | None, describe("The job, if the policy fetches one page.")]
     crawl_id: Annotated[str | None, describe("The crawl, if the policy crawls a site.")]
     duplicate: Annotated[
-        bool, describe("True if the policy was already running; then the id is that of the active run.")
+        bool, describe("True if the policy was already running; then the id belongs to the active run.")
     ]
 
 
@@ -135,7 +138,7 @@ class Boost(Resource, kw_only=True):
     """A temporary change of priority."""
 
     subject: Annotated[str, describe("`url:URL` or `label:NAME=VALUE`.")]
-    boost: Annotated[float, describe("Points added to the priority; negative to lower it.")]
+    boost: Annotated[float, describe("Points added to the priority; a negative number lowers the priority.")]
     until: Annotated[Moment, describe("When the change ends.")]
 
 

@@ -38,8 +38,8 @@ _PLANS: dict[tuple[object, ...], list[tuple[int, str, bool]]] = {}
 
 
 def _plan(kind: type[Resource], values: Sequence[object], given: dict[str, Any]) -> list[tuple[int, str, bool]]:
-    """List the fields to copy: the position of the value, the field name, and whether the field is a time. A field that
-    no value has needs a default."""
+    """List the fields to copy: the position of the value, the field name, and whether the field is a time. If none of
+    the values has a field, the field needs a default."""
     hints = get_type_hints(kind)
     return [
         (place, name, hints[name] in (datetime, datetime | None))

@@ -20,7 +20,7 @@ class Token(Resource, kw_only=True):
     state: Annotated[str, describe("valid, expired or revoked.")]
     scopes: Annotated[list[TokenScope], describe("Scopes of the token: the kinds of requests that it allows.")]
     node_id: Annotated[str | None, describe("The only node that may use the token, if its scope is `node`.")]
-    made_by: Annotated[str, describe("Id of the token that created it, or `local`.")]
+    made_by: Annotated[str, describe("Id of the token that created this token, or `local`.")]
     created_at: datetime
     expires_at: Annotated[datetime | None, describe("When the token expires; null: never.")]
     last_used_at: Annotated[datetime | None, describe("Time of the last use, to the minute.")]

@@ -27,7 +27,7 @@ class Webhook(Resource, kw_only=True):
     reason: Annotated[
         str | None, describe("Why the webhook is disabled: `asked` (by a user), `gone` (response 410) or `failing`.")
     ]
-    failing_since: Annotated[Moment | None, describe("Start of the time in which every delivery has failed.")]
+    failing_since: Annotated[Moment | None, describe("Time since which every delivery has failed.")]
     held_until: Annotated[
         Moment | None, describe("No delivery is sent before this time, as the receiver requested with Retry-After.")
     ]
