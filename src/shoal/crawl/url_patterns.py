@@ -94,8 +94,8 @@ def check_patterns(patterns: list[str]) -> list[str]:
 
 
 def _work(pattern: str) -> int:
-    """Return what a pattern costs at most for each character of a URL: the number of its compiled instructions. The parsing
-    cost is added, because a group that is repeated zero times compiles to nothing."""
+    """Return what a pattern costs at most for each character of a URL: the number of its compiled instructions. The
+    parsing cost is added, because a group that is repeated zero times compiles to nothing."""
     size: int = _compiled(pattern, _CHECK_MEMORY).ProgramSize()
     return size + len(pattern) + _CLASS_WORK * pattern.lower().count(r"\p")
 

@@ -194,7 +194,8 @@ class Queue:
         return await self.database.run(commit, within=self.answer_within)
 
     def emit_turn(self, request: LeaseRequest, moves: Sequence[Move], result: TurnResult) -> None:
-        """Emit signals about the jobs that a committed turn has moved and leased. The number of signals is small, whatever the size of the batch."""
+        """Emit signals about the jobs that a committed turn has moved and leased. The number of signals is small,
+        whatever the size of the batch."""
         made = [move for move in moves if move not in result.refused] if result.refused else moves
         ends: dict[GrantEnd, int] = {}
         for move in made:

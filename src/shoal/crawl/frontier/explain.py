@@ -201,7 +201,7 @@ def _redirects(waiting: Waiting | None, sentence: Sentence) -> Sentence:
     words = message("It redirects to {url}, which is fetched in its place.")
     if waiting.kept.awaits_target:
         words = message(
-            "It redirects to {url}, which a different URL is already requesting; the result decides what is recorded here."
+            "It redirects to {url}, which another URL is already requesting; the result decides what is recorded here."
         )
     return joined([Sentence(words, {"url": waiting.kept.redirects_to}), sentence])
 
