@@ -151,9 +151,8 @@ def extract(body: bytes, content_type: str | None, options: ExtractOptions = DEF
         facts.flags = PageFlag.NOT_HTML
         return facts
     text, facts.encoding, facts.flags = decode(body, content_type)
-    document, whole = parse(text, options.max_tags)
-    if not whole:
-        facts.flags |= PageFlag.PARSE_LIMIT
+    document, exceeded = parse(text, options.max_tags)
+    facts.flags |= exceeded
     _read_head(document, facts, options.max_text, options.agent)
     _read_links(document, facts, options.max_links)
     _read_text(document, facts)
