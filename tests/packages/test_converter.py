@@ -41,7 +41,9 @@ def page(html: str, *formats: ContentFormat, as_json: bool = False) -> Unconvert
 async def pages() -> AsyncIterator[Converter]:
     pages = Converter()
     yield pages
+    waiting = list(pages._idle)
     pages.close()
+    await in_time(asyncio.gather(*(process.wait() for process in waiting)))
     await no_converter()
 
 

@@ -196,6 +196,14 @@ def test_a_page_with_too_many_open_tags_keeps_its_text_and_links_and_is_flagged(
     assert (facts.word_count, len(facts.links)) == (6_000, 3_000)
 
 
+def test_a_long_link_that_stays_open_is_repeated_within_a_limit() -> None:
+    html = f"<a href=/first>x</a><p><a href='/{'x' * 100_000}'>" + "<p>y" * 25_000
+    facts = read(html)
+    assert facts.flags == PageFlag.LINK_LIMIT
+    assert facts.links[0] == "/first"
+    assert sum(map(len, facts.links)) < 5 * len(html)
+
+
 @pytest.mark.parametrize(
     "unit",
     [

@@ -24,7 +24,7 @@ MAX_REPEATED: Final = 500_000  # elements that the parser repeats, because the p
 
 # The parser merges the attributes of repeated <html> and <body> tags one by one, in quadratic time.
 _MERGED_TAG: Final = re.compile(r"<(?=[bh])(?=(html|body)[\s/])", re.IGNORECASE)
-_HARMLESS_LENGTH: Final = 32_768
+HARMLESS_LENGTH: Final = 32_768
 
 # After each <p>, the parser repeats all formatting elements that were opened in the <p> before it and are not closed,
 # as the HTML standard requires. The standard keeps no more than three equal elements ("Noah's Ark clause") and a single
@@ -56,7 +56,7 @@ def parse(text: str, max_tags: int = MAX_TAGS) -> tuple["Document", PageFlag]:
     import turbohtml  # this import takes longer than all our own modules, so wait until there is a page
 
     flags = NO_FLAGS
-    if len(text) > _SHORT and (len(text) > _HARMLESS_LENGTH or text[_START::_STRIDE].count("<") > _FEW_IN_SAMPLE):
+    if len(text) > _SHORT and (len(text) > HARMLESS_LENGTH or text[_START::_STRIDE].count("<") > _FEW_IN_SAMPLE):
         text, flags = _within_limits(text, max_tags)
     document = turbohtml.parse(text, allow_declarative_shadow_roots=False)
     for template in document.find_all("template"):
