@@ -13,8 +13,7 @@ from typing import Final
 from shoal.extract.flags import NO_FLAGS, PageFlag
 
 MAX_BYTES: Final = 8_000_000
-"""The maximum read per page. The tree of its 500,000 tags, and of the elements that the parser repeats, takes up to
-0.4 GB."""
+"""The maximum read per page. With the limits for its tags in `tree.py`, a page takes up to 0.4 GB."""
 
 _HTML: Final = ("text/html", "application/xhtml+xml")
 _MARKS: Final = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16le"), (b"\xfe\xff", "utf-16be"))
