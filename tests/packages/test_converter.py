@@ -1,10 +1,13 @@
 """Conversions of pages beside an event loop: they do not stop it, and what they take is bounded."""
 
 import asyncio
+import errno
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +29,7 @@ from tests.support.patience import in_time
 
 AT = "http://fish.example/carp"
 TYPE = "text/html; charset=utf-8"
+OPEN_TAGS = ("<main>" + "".join(f"<font a{number:x}>x<p>" for number in range(10_000)))[: converter.LARGE]
 SMALL = "<title>Koi</title><main><p>A koi is a carp of <b>many</b> colours.</p></main>"
 
 
@@ -37,7 +41,9 @@ def page(html: str, *formats: ContentFormat, as_json: bool = False) -> Unconvert
 async def pages() -> AsyncIterator[Converter]:
     pages = Converter()
     yield pages
+    waiting = list(pages._idle)
     pages.close()
+    await in_time(asyncio.gather(*(process.wait() for process in waiting)))
     await no_converter()
 
 
@@ -50,12 +56,17 @@ async def test_a_page_of_10_mb_does_not_stop_the_loop(pages: Converter, form: Co
     assert len(result.content[form]) > 500_000
 
 
-async def test_a_small_page_is_converted_in_this_process(pages: Converter) -> None:
+async def test_a_small_page_with_slow_markup_does_not_stop_the_loop(pages: Converter) -> None:
+    working = asyncio.ensure_future(pages.convert(page(OPEN_TAGS)))
+    assert await longest_pause(working) < LONGEST_PAUSE
+    assert b"x" in working.result().content["markdown"]
+
+
+async def test_the_content_of_a_small_page(pages: Converter) -> None:
     result = await pages.convert(page(SMALL, "markdown", "text"))
     assert result == Converted(
         {"markdown": b"A koi is a carp of **many** colours.", "text": b"A koi is a carp of many colours."}, False
     )
-    assert converters() == []
 
 
 async def test_a_large_page_is_converted_as_a_small_one_is(pages: Converter) -> None:
@@ -89,6 +100,60 @@ async def test_a_page_that_takes_too_long_is_given_up() -> None:
     await no_converter()
 
 
+async def test_a_page_that_waits_too_long_is_given_up() -> None:
+    pages = Converter(seconds=0.5)
+    failures = await in_time(
+        asyncio.gather(*(pages.convert(page(SLOW)) for _ in range(converter.AT_ONCE + 1)), return_exceptions=True)
+    )
+    assert [str(failure).partition(" http")[0] for failure in failures] == [
+        *["the conversion of"] * converter.AT_ONCE,
+        "the wait to convert",
+    ]
+    await no_converter()
+
+
+async def test_a_process_that_cannot_be_started_is_an_error_of_its_page(
+    pages: Converter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "create_subprocess_exec", refuse)
+        for html in (SMALL, LARGE):
+            with pytest.raises(BackendUnavailable, match=rf"{AT}.*cannot be started: Too many open files"):
+                await pages.convert(page(html))
+    assert (await pages.convert(page(LARGE, "links"))).content
+
+
+async def test_the_working_directory_is_not_on_the_path_of_a_process(
+    pages: Converter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "turbohtml.py").write_text("raise SystemExit(9)")
+    monkeypatch.chdir(tmp_path)
+    assert (await in_time(pages.convert(page(LARGE)))).content
+
+
+async def test_the_exit_code_is_reported_on_every_kind_of_loop() -> None:
+    script = """
+import asyncio
+from shoal.base.errors import BackendUnavailable
+from shoal.extract import converter
+
+async def main():
+    converter.COMMAND = (*converter.COMMAND[:1], "-c", "import os, time; os.close(1); time.sleep(0.2); os._exit(7)")
+    try:
+        await converter.Converter().convert(converter.UnconvertedPage("http://x/", b"x", None, ["text"]))
+    except BackendUnavailable as error:
+        print(error)
+
+asyncio.run(main())
+"""
+    words = (sys.executable, "-c", script)
+    process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
+    assert b"ended with exit code 7" in (await in_time(process.communicate()))[0]
+
+
 async def test_a_page_that_takes_too_much_memory_is_given_up() -> None:
     pages = Converter(memory=100_000_000)
     with pytest.raises(BackendUnavailable, match="more than 100MB of memory"):
@@ -105,7 +170,7 @@ async def test_two_pages_are_converted_at_once_and_small_ones_do_not_wait_for_th
     while not all(one.done() for one in slow):
         most = max(most, len(converters()))
         await asyncio.wait(slow, timeout=0.02)
-    assert most == converter.AT_ONCE == 2
+    assert most == converter.AT_ONCE + 1 == 3  # one of them has converted the small page
     assert len({one.result().content["text"] for one in slow}) == 1
 
 

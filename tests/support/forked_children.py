@@ -44,11 +44,12 @@ def fork_children(become: Become) -> tuple[str, list[str]] | None:
     start_as_usual = asyncio.create_subprocess_exec
 
     async def start(*words: Any, env: Mapping[str, str] | None = None, **options: Any) -> Any:
-        if words[:2] != (sys.executable, "-m") or words[2] not in MODULES or env is None:
+        module = words.index("-m") + 1 if "-m" in words else 0
+        if words[0] != sys.executable or words[module] not in MODULES or env is None:
             return await start_as_usual(*words, env=env, **options)
         assert options.pop("stdin") == options.pop("stdout") == PIPE
         assert options.pop("start_new_session")
-        return await _start(ours, words[2:], env, **options)
+        return await _start(ours, words[module:], env, **options)
 
     asyncio.create_subprocess_exec = start  # type: ignore[assignment]
     return None

@@ -8,6 +8,7 @@ from msgspec.structs import astuple
 from shoal.extract.encoding import decode
 from shoal.extract.flags import NO_FLAGS, PageFlag
 from shoal.extract.page import ExtractOptions, PageFacts, count_words, extract
+from shoal.extract.tree import MAX_REPEATED, parse
 from tests.support.effort import times
 
 HTML = "text/html; charset=utf-8"
@@ -165,6 +166,59 @@ def test_a_page_of_too_many_tags_is_read_in_part_and_flagged() -> None:
 
 
 @pytest.mark.parametrize(
+    "unit",
+    [
+        "<font a%>x<p>",
+        "<B/%>x<p>",
+        "<b a='>%'>x<p>",
+        "<i a='>x</i>' %>x<p>",
+        '<i a=\x1f"x y=" %>x</i>">x<p>',
+        "<b %><p title='</b>'>",
+        "<b %><!--</b>-->x<p>",
+        "<b %><object></b></object>x<p>",
+        "<b %><table></b></table>x<p>",
+        "<b %><div><div><div><div><div><div><div><div><div></b><p>",
+        "<b %><b %></b>x<p>",
+        "<a href=%>x<p>",
+    ],
+)
+@pytest.mark.parametrize("size", [32_000, 100_000])
+def test_tags_that_stay_open_are_repeated_within_a_limit(unit: str, size: int) -> None:
+    half = "<p>" + "".join(unit.replace("%", f"{number:x}") for number in range(size // len(unit)))[: size // 2]
+    document, _ = parse(half + "<p>x" * (size // 8))
+    assert len(document.select("*")) < 1.5 * MAX_REPEATED
+
+
+def test_a_page_with_too_many_open_tags_keeps_its_text_and_links_and_is_flagged() -> None:
+    body = "".join(f"<p><font id=n{number}>x <a href=/{number}>y</a>" for number in range(3_000))
+    facts = read(body)
+    assert facts.flags == PageFlag.FORMATTING_LIMIT
+    assert (facts.word_count, len(facts.links)) == (6_000, 3_000)
+
+
+def test_a_long_link_that_stays_open_is_repeated_within_a_limit() -> None:
+    html = f"<a href=/first>x</a><p><a href='/{'x' * 100_000}'>" + "<p>y" * 25_000
+    facts = read(html)
+    assert facts.flags == PageFlag.LINK_LIMIT
+    assert facts.links[0] == "/first"
+    assert sum(map(len, facts.links)) < 5 * len(html)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "<p><b id=%>x</b> <i class='a b' data-x=\"%\">y</i>",
+        "<p><strong id=%><a href='/%'>x <img src=y></a></strong><code id=%><span class=z>x</span></code>",
+        "<p><b><i>x</i></b><font size=2><p>y</p></font>",
+        "<li><B>x<LI><font color=red>y<em>",  # never closed
+    ],
+)
+def test_ordinary_formatting_is_within_the_limit(unit: str) -> None:
+    html = "".join(unit.replace("%", str(number)) for number in range(4_000))
+    assert read(html).flags == NO_FLAGS
+
+
+@pytest.mark.parametrize(
     "more", ["word " * 3_000_000, "é" * 5_000_000, "\U0001f600" * 3_000_000], ids=lambda more: more[0]
 )
 def test_a_page_of_too_many_bytes_is_read_in_part_and_flagged(more: str) -> None:
@@ -190,6 +244,11 @@ def test_a_guess_at_a_long_page_takes_ordinary_time() -> None:
         "<div>" * 100_000,
         "<table><tr><td>" * 30_000,
         "<b><p>" * 30_000,
+        "<p>" + "".join(f"<font a{number}>" for number in range(600)) + "<p>x" * 200_000,
+        "<b " * 300_000 + ">",
+        "<b" + " x" * 500_000 + "<i>" * 2_000,
+        "<b><span a=b>" * 100_000,
+        "<b>" + "<span a=b>" * 100_000,
         "<ul><li>" * 50_000,
         "<template>" * 50_000 + "</template>" * 50_000,
         "<p " + " ".join(f"a{number}=1" for number in range(100_000)) + ">",

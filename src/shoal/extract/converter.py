@@ -1,9 +1,8 @@
-"""Convert pages to the requested formats, outside of the event loop.
+"""Convert pages to the requested formats, in separate processes.
 
 A parser holds the GIL for as long as it reads: a page of 10 MB would stop all event loops of this process, no matter
-which thread parses it. Small pages are converted by separate threads, larger pages by a few processes. These processes
-are started when there is a large page, are limited in time and memory, and die with their parent. See
-docs/decisions/0061.
+which thread parses it, and the time that a page takes depends more on its markup than on its size. The processes are
+started when there is a page, are limited in time and memory, and die with their parent. See docs/decisions/0061.
 """
 
 import asyncio
@@ -13,7 +12,6 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from resource import RLIMIT_AS, RLIMIT_CORE, setrlimit
 from typing import Final, Literal
@@ -26,13 +24,13 @@ from shoal.base.parsing import show_size
 from shoal.base.text import json_of
 from shoal.base.url import DEFAULT_RULES, UrlRules
 
-LARGE: Final = 100_000  # bytes: below this size, no call of the parser takes 50 ms, for any content
+LARGE: Final = 100_000  # bytes; small pages do not wait for larger ones
 AT_ONCE: Final = 2  # large pages, and the same number of small pages
-SECONDS: Final = 60.0  # for one page
+SECONDS: Final = 60.0  # for one page, and for its wait
 MEMORY: Final = 1_500_000_000  # address space of a process: twice what the worst pages need
 IDLE_SECONDS: Final = 30.0  # idle time after which a process is ended; starting one takes a quarter of a second
 ContentFormat = Literal["markdown", "html", "text", "links", "json"]
-COMMAND: Final = (sys.executable, "-m", "shoal.extract.converter")
+COMMAND: Final = (sys.executable, "-P", "-m", "shoal.extract.converter")
 
 RESPONSE_SECONDS: Final = 5.0  # maximum response time of a process that waits for work
 _OUT_OF_MEMORY: Final = 3  # exit code
@@ -84,27 +82,31 @@ class Converter:
     def __init__(self, seconds: float = SECONDS, memory: int = MEMORY) -> None:
         self._seconds = seconds
         self._memory = memory
-        self._threads = ThreadPoolExecutor(AT_ONCE, "convert")
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._small, self._large = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(AT_ONCE)
         self._idle: dict[Process, asyncio.TimerHandle] = {}
 
     async def convert(self, page: UnconvertedPage) -> Converted:
-        """Convert a page; raise `TookTooLong` or `BackendUnavailable` if its process was too slow or died. Cancelling
-        this call ends the process."""
-        if len(page.body) <= LARGE:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, convert, page)
+        """Convert a page; raise `TookTooLong` or `BackendUnavailable` if it waited too long, or if its process was too
+        slow, died or could not be started. Cancelling this call ends the process."""
         from shoal.extract.encoding import MAX_BYTES
 
+        place = self._small if len(page.body) <= LARGE else self._large
         page.body = page.body[: MAX_BYTES + 1]  # no more is read; the extra byte shows that the page is longer
-        async with self._places:
-            return await self._ask(await self._take(), page)
+        try:
+            await asyncio.wait_for(place.acquire(), self._seconds)
+        except TimeoutError:
+            raise TookTooLong(f"the wait to convert {page.url}", self._seconds) from None
+        try:
+            return await self._ask(await self._take(page.url), page)
+        finally:
+            place.release()
 
     def close(self) -> None:
         """End the processes that wait for work; busy processes end with their requests."""
         for process in list(self._idle):
             self._end(process)
 
-    async def _take(self) -> Process:
+    async def _take(self, url: str) -> Process:
         while self._idle:
             process, timer = self._idle.popitem()
             timer.cancel()
@@ -116,9 +118,12 @@ class Converter:
                     _kill(process)
             if responds:
                 return process
-        return await asyncio.create_subprocess_exec(
-            *COMMAND, str(os.getpid()), str(self._memory), stdin=PIPE, stdout=PIPE, start_new_session=True
-        )
+        words = (*COMMAND, str(os.getpid()), str(self._memory))
+        try:
+            return await asyncio.create_subprocess_exec(*words, stdin=PIPE, stdout=PIPE, start_new_session=True)
+        except OSError as error:  # no memory, or too many processes or files
+            why = f"the process that converts it cannot be started: {error.strerror}"
+            raise BackendUnavailable(f"the content of {url}", why, "try again later") from None
 
     async def _ask(self, process: Process, page: UnconvertedPage) -> Converted:
         assert process.stdin is not None
@@ -134,6 +139,8 @@ class Converter:
         except TimeoutError:
             raise TookTooLong(f"the conversion of {page.url}", self._seconds) from None
         except (EOFError, ConnectionError):
+            with suppress(TimeoutError):  # asyncio does not learn the exit code if kill() finds it first
+                await asyncio.wait_for(process.wait(), RESPONSE_SECONDS)
             _kill(process)
             what, why = f"the content of {page.url}", self._how_it_ended(await process.wait())
             raise BackendUnavailable(what, why, "ask for its html or its links, or try again") from None

@@ -15,6 +15,7 @@ class PageFlag(IntFlag):
     NOT_HTML = 32  # the body is not HTML: no facts, no links
     NOT_RENDERED = 64  # the page needs a browser, and was read without one
     STAYED_EMPTY = 128  # the page has no links and hardly any words, even after rendering
+    FORMATTING_LIMIT = 256  # the page has too many formatting tags (such as <b>) that stay open: some have no effect
 
 
 NO_FLAGS: Final = PageFlag(0)

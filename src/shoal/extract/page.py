@@ -11,7 +11,7 @@ from xxhash import xxh3_64_intdigest, xxh3_128_hexdigest
 
 from shoal.extract.encoding import decode, is_html
 from shoal.extract.flags import NO_FLAGS, PageFlag
-from shoal.extract.tree import MAX_TAGS, parse
+from shoal.extract.tree import HARMLESS_LENGTH, MAX_TAGS, parse
 
 if TYPE_CHECKING:
     from turbohtml import Document, Element
@@ -135,6 +135,7 @@ class PageFacts(Struct):
 DEFAULT_OPTIONS: Final = ExtractOptions()
 
 _SIGN: Final = 1 << 63
+_MOST_REPEATS: Final = 4  # characters of all links per character of the page
 _INVISIBLE: Final = ("script", "style", "iframe", "noembed", "noframes")
 
 # Maps each byte to 1 (in a word) or 0 (between words). ASCII punctuation is deleted, so that "don't" is one word
@@ -151,11 +152,10 @@ def extract(body: bytes, content_type: str | None, options: ExtractOptions = DEF
         facts.flags = PageFlag.NOT_HTML
         return facts
     text, facts.encoding, facts.flags = decode(body, content_type)
-    document, whole = parse(text, options.max_tags)
-    if not whole:
-        facts.flags |= PageFlag.PARSE_LIMIT
+    document, exceeded = parse(text, options.max_tags)
+    facts.flags |= exceeded
     _read_head(document, facts, options.max_text, options.agent)
-    _read_links(document, facts, options.max_links)
+    _read_links(document, facts, options.max_links, len(text))
     _read_text(document, facts)
     return facts
 
@@ -196,16 +196,20 @@ def _robots_selector(agent: str) -> str:
     return f'meta:is([name="robots" i], [name="{agent}" i])[content]'
 
 
-def _read_links(document: "Document", facts: PageFacts, most: int) -> None:
+def _read_links(document: "Document", facts: PageFacts, most: int, length: int) -> None:
     select = document.select
     followed = select('a[href]:not([rel~="nofollow" i])') + select('area[href]:not([rel~="nofollow" i])')
     ignored = select('a[href][rel~="nofollow" i]') + select('area[href][rel~="nofollow" i]')
-    if len(followed) + len(ignored) > most:
+    found = len(followed) + len(ignored)
+    followed = followed[:most]
+    ignored = ignored[: most - len(followed)]
+    if length <= HARMLESS_LENGTH:
+        facts.links, facts.nofollow = _attributes(followed, "href"), _attributes(ignored, "href")
+    else:
+        facts.links = _addresses(followed, _MOST_REPEATS * length)
+        facts.nofollow = _addresses(ignored, _MOST_REPEATS * length)
+    if len(facts.links) + len(facts.nofollow) < found:
         facts.flags |= PageFlag.LINK_LIMIT
-        followed = followed[:most]
-        ignored = ignored[: most - len(followed)]
-    facts.links = _attributes(followed, "href")
-    facts.nofollow = _attributes(ignored, "href")
     facts.links += _attributes(select("frame[src]")[:most], "src")
     facts.links += _attributes(select('link[href]:is([rel~="next" i], [rel~="prev" i])')[:most], "href")
     for refresh in select('meta[http-equiv="refresh" i][content]')[:1]:
@@ -233,6 +237,19 @@ def seen_body(document: "Document") -> "Element | None":
     for invisible in [element for tag in _INVISIBLE for element in document.find_all(tag)]:
         invisible.decompose()
     return body
+
+
+def _addresses(links: "Iterable[Element]", most: int) -> list[str]:
+    """Return the addresses of the first links that have at most this number of characters together: the parser repeats
+    a link that is not closed in every paragraph, however long its address is."""
+    found = []
+    for link in links:
+        address = link.attr("href") or ""
+        most -= len(address)
+        if most < 0:
+            break
+        found.append(address)
+    return found
 
 
 def _attributes(elements: "Iterable[Element]", name: str) -> list[str]:

@@ -1,6 +1,7 @@
 """Fetches one page job with its own headers, limits and egress route, and builds its result. Failures are returned, not
 raised."""
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -225,7 +226,7 @@ class PageJobRunner:
         problem = await add_content(
             result.data, work.formats, fetched, screenshot, self._limits, self._max_content, self._converter
         )
-        text = json_of(result.data)
+        text = await asyncio.to_thread(json_of, result.data)
         result = replace(result, data=orjson.Fragment(text))
         return result if problem is None else replace(result, status=Status.FAIL, **_as_error(problem)), len(text)
 

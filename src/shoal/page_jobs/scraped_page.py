@@ -77,9 +77,9 @@ async def add_content(
         else:
             found = converted.content | {"json": json_of(record)}
             if screenshot is not None:
-                found["screenshot"] = json_of(b64encode(screenshot).decode())
+                found["screenshot"] = await asyncio.to_thread(lambda: json_of(b64encode(screenshot).decode()))
             content = {name: orjson.Fragment(found[name]) for name in formats if name in found}
-            size = len(json_of(content))
+            size = sum(len(name) + len(found[name]) for name in content)
             if size <= most:
                 document.update(content=content, is_cut=converted.is_cut)
                 return None

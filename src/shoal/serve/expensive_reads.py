@@ -51,8 +51,8 @@ class _Places:
 
 
 class ExpensiveReads:
-    """The expensive reads of one controller. They are limited per caller, so one caller's reads do not delay the reads
-    of other callers."""
+    """The expensive reads of one controller. They are limited per caller, so that no caller can have all of them. What
+    they share, such as the processes that convert pages, may still make one caller wait for others."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self._seconds = seconds

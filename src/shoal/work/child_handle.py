@@ -30,7 +30,7 @@ from shoal.work.ipc import (
 )
 from shoal.work.pidfile import PidFile
 
-COMMAND = (sys.executable, "-m", "shoal.process.child")
+COMMAND = (sys.executable, "-P", "-m", "shoal.process.child")
 START_TIMEOUT = timedelta(seconds=30)  # maximum wait for the first message of a child
 
 Listener = Callable[[Report], None]

@@ -124,6 +124,7 @@ def markup() -> Good:
         "nested": "<div>" * 100_000,
         "tables": "<table><tr><td>" * 10_000 + "</table>" * 10_000,
         "unclosed": "<b><p><i><a name=x><span title='" * 2_000 + "'>",
+        "open-fonts": "".join(f"<p><font id=n{number}>" for number in range(20_000)),
         "attributes": "<p " + " ".join(f"a{number}=1" for number in range(100_000)) + ">",
         "entities": "&notit;&#x110000;&#xd800;&#0;" * 10_000,
         "long-line": "x" * 4_000_000,
