@@ -58,6 +58,11 @@ class ReportFiles:
     def __bool__(self) -> bool:
         return bool(self._files)
 
+    @property
+    def has_html(self) -> bool:
+        """Return whether one of the files is a report that people read, with every page and its evidence."""
+        return "html" in self._files
+
     def check(self) -> None:
         """Raise an error if a file cannot be written. Call this before any work is done."""
         for format_name, file in self._files.items():
