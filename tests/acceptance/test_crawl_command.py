@@ -124,6 +124,7 @@ def test_a_crawl_that_was_killed_is_resumed_with_each_page_once(
     site.allowed = None
     code, out, err = start("--resume", ID, "--store", store_url, "--output", "out.jsonl", "--json").finish()
     assert code == 0, err
+    assert "job_moved" not in err  # no log line among the lines for people
     assert records(tmp_path / "out.jsonl") == once_each(site)
     summary = json.loads(out.splitlines()[-1])
     assert (summary["crawl_id"], summary["state"], summary["pages"]) == (ID, "completed", PAGES)
@@ -460,7 +461,7 @@ def test_a_seeds_file_takes_no_more_memory_when_it_is_large(tmp_path: Path) -> N
                 check=False,
             )
             assert done.returncode == 0, done.stderr
-            assert f"p/0 and {lines - 1:,} more (scope host)" in done.stderr
+            assert f"p/0 and {lines - 1:,} more as crl_" in done.stderr
             assert f"{lines - 2:,} URLs still queued" in done.stdout
             peaks.append(int((tmp_path / "peak").read_text()))
     assert peaks[1] - peaks[0] < 40_000_000
