@@ -111,7 +111,9 @@ def test_the_progress_line_shows_everything_and_marks_estimates() -> None:
         ),
     ],
 )
-def test_the_first_line_names_the_crawl_and_says_at_which_rate_and_why(asked: dict[str, Any], env: dict[str, str], words: str) -> None:
+def test_the_first_line_names_the_crawl_and_says_at_which_rate_and_why(
+    asked: dict[str, Any], env: dict[str, str], words: str
+) -> None:
     given = CrawlConfig(**{"seeds": ["http://a.example/"]} | asked)
     stored = replace(given, speed=given.speed or default_speed(given, seeds_of(given)))
     crawl = replace(seen(CrawlState.QUEUED, None, Counts()).crawl, config=stored)

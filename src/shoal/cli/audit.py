@@ -102,9 +102,7 @@ def missing_analyzers(report: Report) -> list[str]:
     return lines + [f"Skipped {', '.join(names)}: {visible(reason)}" for reason, names in reasons.items()]
 
 
-def next_steps(
-    report: Report, store: str | None, earlier: str | None, *, has_full_report: bool = False
-) -> list[str]:
+def next_steps(report: Report, store: str | None, earlier: str | None, *, has_full_report: bool = False) -> list[str]:
     """Return advice for the user: how to look at the findings, and then how to prevent new ones."""
     analysis = report.analysis
     where = ["--store", store] if store else []
