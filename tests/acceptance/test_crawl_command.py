@@ -284,6 +284,14 @@ def test_a_completed_crawl_just_writes_its_outputs(
 ) -> None:
     assert start(*whole).finish()[0] == 0
     visits = len(site.visits)
+    changed = ["--resume", ID, "--store", store_url, "--speed", "max", "--max-pages", "9"]
+    code, _, err = start(*changed, "--output", "out.jsonl").finish()
+    assert code == 0, err
+    assert f"{ID} is completed, so only its outputs are written; ignored: --max-pages, --speed" in err
+    assert records(tmp_path / "out.jsonl") == once_each(site)
+    code, _, err = start(*changed).finish()
+    assert code == 7
+    assert "is completed, so it cannot be changed; start a new one" in err
     code, out, err = start("--resume", ID, "--store", store_url, "--output", "-").finish()
     assert code == 0, err
     assert Counter(json.loads(line)["url"] for line in out.splitlines()) == once_each(site)

@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as with_fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -122,6 +123,7 @@ def crawl(
     if outputs.links and resume is None:
         given["links"] = True
     request = crawl_request(Seeds(urls, seeds_file), crawl_id, resume, given)
+    request = with_fields(request, reads_completed=bool(files.names))
     reduce_collections()
     flags = {"DATABASE_URL": store, "SHOAL_SCREENSHOTS": screenshots and str(Path(screenshots).absolute())}
     if request.config is not None:  # check before anything is stored
@@ -174,6 +176,9 @@ async def _crawl(
         if request.more is not None and not display.quiet:
             note("Adding the seeds of the file.")
         crawl = await request.find(app)
+        if request.change is not None and crawl.state is CrawlState.COMPLETED:
+            ignored = ", ".join(map(flag_of, request.change.plain()))
+            note(f"{crawl.id} is completed, so only its outputs are written; ignored: {ignored}")
         remembered = RememberedOutputs(settings, crawl)
         earlier = remembered.load() if request.config is None and not files.names else None
         if earlier is not None:
