@@ -60,6 +60,11 @@ class ReportFiles:
         return bool(self._files)
 
     @property
+    def words(self) -> list[str]:
+        """Return the flags that name the files, for a command line."""
+        return [word for format_name, file in self._files.items() for word in (FLAGS[format_name][0], file.name)]
+
+    @property
     def has_html(self) -> bool:
         """Return whether one of the files is a report that people read, with every page and its evidence."""
         return "html" in self._files

@@ -286,7 +286,7 @@ def audit(
     reports.check()
     reduce_collections()
     flags = {"--gate": gate, "--baseline": baseline, "--commit": commit, "--store": store}
-    again = [word for flag, value in flags.items() if value is not None for word in (flag, value)]
+    again = [word for flag, value in flags.items() if value is not None for word in (flag, value)] + reports.words
     results = AuditOutput(reports, annotations, as_json, store, again, quiet)
     return uvloop.run(_audit(request, rules, baseline, ci_commit, results))
 
