@@ -115,16 +115,17 @@ def test_an_interrupted_audit_is_resumed_as_it_says(tmp_path: Path) -> None:
     env = clean_environment(tmp_path)
     with Site(pages=20) as site:
         site.allowed = 5
-        words = ["audit", site.address, "--speed", "max", "--gate", str(gate)]
+        words = ["audit", site.address, "--speed", "max", "--gate", str(gate), "--html", "report.html"]
         process = start_shoal(*words, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         site.wait_for_pages(5)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
         assert process.returncode == 11, err
         site.allowed = None
-        [how] = re.findall(r"resume with `shoal (audit --resume \S+ --gate \S+)`", err)
+        [how] = re.findall(r"resume with `shoal (audit --resume \S+ --gate \S+ --html report.html)`", err)
         done = run_shoal(*how.split(), "--json", cwd=tmp_path, env=env, timeout=60)
         assert done.returncode == 10, done.stderr
+        assert (tmp_path / "report.html").exists()
         shown = orjson.loads(done.stdout)
         assert (shown["state"], shown["metrics"]["pages"], shown["crawl_id"]) == ("success", 20, how.split()[2])
         again = run_shoal("audit", "--resume", shown["crawl_id"], "--json", cwd=tmp_path, env=env, timeout=60)

@@ -112,6 +112,47 @@ def store_url(request: pytest.FixtureRequest) -> str:
     return url
 
 
+def test_a_resumed_crawl_completes_the_outputs_of_the_run_that_was_killed(
+    start: Start, site: Site, whole: list[str], store_url: str, tmp_path: Path
+) -> None:
+    resume = ["--resume", "last", "--store", store_url]
+    site.allowed = PAGES // 3
+    first = start(*whole, "-o", "out.jsonl", "-o", "few.csv", "--links", "all.csv", "--fields", "url,status")
+    site.wait_for_pages(PAGES // 3)
+    first.kill()
+    site.allowed = None
+    (tmp_path / "elsewhere").mkdir()
+    code, out, err = Run(tmp_path / "elsewhere", *resume, HOME=str(tmp_path)).finish()
+    assert code == 0, err
+    names = [str(tmp_path / name) for name in ("out.jsonl", "few.csv", "all.csv")]
+    assert f"Writing the outputs of the earlier run: {', '.join(names)}" in err
+    assert re.findall(r"^Output +(.*)$", out, re.MULTILINE) == names
+    assert records(tmp_path / "out.jsonl") == once_each(site)
+    assert (tmp_path / "few.csv").read_text().splitlines()[0] == '"url","status"'
+    assert list(tmp_path.glob("*.part")) == []
+    (tmp_path / "out.jsonl").unlink()
+    assert start(*resume).finish()[0] == 0
+    assert not (tmp_path / "out.jsonl").exists()  # it was complete, so that it belongs to the user
+
+
+def test_a_resumed_crawl_with_another_output_names_the_incomplete_file(
+    start: Start, site: Site, whole: list[str], store_url: str, tmp_path: Path
+) -> None:
+    site.allowed = PAGES // 3
+    first = start(*whole, "--output", "out.jsonl", "--screenshots", "pictures")
+    site.wait_for_pages(PAGES // 3)
+    first.interrupt()
+    site.allowed = None
+    code, _, err = first.finish()
+    assert code == 11
+    again = err.split("resume with `shoal crawl ")[1].split("`")[0]
+    assert again.startswith(f"--resume {ID} --store {store_url} --output out.jsonl --screenshots /")
+    code, _, err = start("--resume", ID, "--store", store_url, "--output", "new.jsonl").finish()
+    assert code == 0, err
+    assert f"{tmp_path}/out.jsonl.part of an earlier run stays incomplete" in err
+    assert records(tmp_path / "new.jsonl") == once_each(site)
+
+
 @pytest.mark.parametrize("store_url", ["sqlite", "postgres"], indirect=True)
 def test_a_crawl_that_was_killed_is_resumed_with_each_page_once(
     start: Start, site: Site, whole: list[str], store_url: str, tmp_path: Path
@@ -124,6 +165,7 @@ def test_a_crawl_that_was_killed_is_resumed_with_each_page_once(
     site.allowed = None
     code, out, err = start("--resume", ID, "--store", store_url, "--output", "out.jsonl", "--json").finish()
     assert code == 0, err
+    assert "job_moved" not in err  # no log line among the lines for people
     assert records(tmp_path / "out.jsonl") == once_each(site)
     summary = json.loads(out.splitlines()[-1])
     assert (summary["crawl_id"], summary["state"], summary["pages"]) == (ID, "completed", PAGES)
@@ -242,6 +284,14 @@ def test_a_completed_crawl_just_writes_its_outputs(
 ) -> None:
     assert start(*whole).finish()[0] == 0
     visits = len(site.visits)
+    changed = ["--resume", ID, "--store", store_url, "--speed", "max", "--max-pages", "9"]
+    code, _, err = start(*changed, "--output", "out.jsonl").finish()
+    assert code == 0, err
+    assert f"{ID} is completed, so only its outputs are written; ignored: --max-pages, --speed" in err
+    assert records(tmp_path / "out.jsonl") == once_each(site)
+    code, _, err = start(*changed).finish()
+    assert code == 7
+    assert "is completed, so it cannot be changed; start a new one" in err
     code, out, err = start("--resume", ID, "--store", store_url, "--output", "-").finish()
     assert code == 0, err
     assert Counter(json.loads(line)["url"] for line in out.splitlines()) == once_each(site)
@@ -460,7 +510,7 @@ def test_a_seeds_file_takes_no_more_memory_when_it_is_large(tmp_path: Path) -> N
                 check=False,
             )
             assert done.returncode == 0, done.stderr
-            assert f"p/0 and {lines - 1:,} more (scope host)" in done.stderr
+            assert f"p/0 and {lines - 1:,} more as crl_" in done.stderr
             assert f"{lines - 2:,} URLs still queued" in done.stdout
             peaks.append(int((tmp_path / "peak").read_text()))
     assert peaks[1] - peaks[0] < 40_000_000

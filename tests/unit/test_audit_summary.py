@@ -54,3 +54,11 @@ def test_the_next_step_names_the_crawl_of_the_baseline(capsys: pytest.CaptureFix
     assert "What changed since the baseline: `shoal crawls diff crl_before " in err
     _, err = printed(report_with(), capsys)
     assert "To fail a build on errors, write `fail = [" in err
+
+
+def test_a_report_that_was_just_written_is_not_advised(capsys: pytest.CaptureFixture[str]) -> None:
+    advice = "Every page with its evidence: `shoal analyses report "
+    print_summary(report_with(), None)
+    assert advice in capsys.readouterr().err
+    print_summary(report_with(), None, has_full_report=True)
+    assert advice not in capsys.readouterr().err

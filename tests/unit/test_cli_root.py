@@ -244,6 +244,7 @@ def test_a_harmful_command_is_suggested_only_for_a_typo_in_a_long_word(
         (["config", "shwo"], 'the nearest one is "shoal config show"'),
         (["xyzzy"], 'see "shoal --help"'),
         (["config", "show", "--jsn"], "did you mean '--json'?"),
+        (["crawls", "add", "http://a.test/", "--id", "x"], "No such option '--id'; the id is generated and printed,"),
         (["config", "show", "more"], 'see "shoal config show --help"'),
         (["crawls", "ls", "--limit"], "Option '--limit' requires an argument; see \"shoal crawls ls --help\""),
         (["--bogus"], 'see "shoal --help"'),

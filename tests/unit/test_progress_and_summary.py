@@ -111,13 +111,15 @@ def test_the_progress_line_shows_everything_and_marks_estimates() -> None:
         ),
     ],
 )
-def test_the_first_line_says_at_which_rate_and_why(asked: dict[str, Any], env: dict[str, str], words: str) -> None:
+def test_the_first_line_names_the_crawl_and_says_at_which_rate_and_why(
+    asked: dict[str, Any], env: dict[str, str], words: str
+) -> None:
     given = CrawlConfig(**{"seeds": ["http://a.example/"]} | asked)
     stored = replace(given, speed=given.speed or default_speed(given, seeds_of(given)))
     crawl = replace(seen(CrawlState.QUEUED, None, Counts()).crawl, config=stored)
     more = " and 2 more" if len(given.seeds) == 3 else " and 1 more" if len(given.seeds) == 2 else ""
     line = first_line(crawl, given, load(env).settings)
-    assert line == f"Crawling {given.seeds[0]}{more} (scope host) {words}."
+    assert line == f"Crawling {given.seeds[0]}{more} as {crawl.id} (scope host) {words}."
 
 
 def test_the_first_line_of_a_resumed_crawl_names_it_and_its_speed() -> None:

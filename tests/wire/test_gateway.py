@@ -20,7 +20,7 @@ from shoal.access.token import TokenRequest, TokenScope, mint
 from shoal.access.tokens import Tokens
 from shoal.app import opened
 from shoal.base.clock import FakeClock
-from shoal.base.errors import BadConfig, NotAllowed
+from shoal.base.errors import BadConfig, InvalidInput, NotAllowed
 from shoal.base.settings_loader import load
 from shoal.process.controller import write_first_token
 from shoal.process.http import check_exposure
@@ -617,6 +617,9 @@ async def test_the_first_token_of_a_store_is_written_to_a_file_once(
     async with opened(settings) as app:
         with pytest.raises(BadConfig, match="cannot be written"):
             await write_first_token(app, Path("/dev/null/token"))
+        (tmp_path / "mine").write_text("my own\n")
+        with pytest.raises(InvalidInput, match=r"--first-token-file .* does not look like an output of Shoal's"):
+            await write_first_token(app, tmp_path / "mine")
         assert not await app.access.tokens.any_made()
         await write_first_token(app, file)
         await check_exposure(app, app.settings.serve)

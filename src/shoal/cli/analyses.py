@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Final, TypeVar
 
 import click
@@ -12,6 +12,7 @@ from shoal.audit.states import AnalysisState
 from shoal.base.errors import BadConfig, InvalidInput, UsageError
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
 from shoal.cli.completion import complete_id, id_argument
+from shoal.cli.options import may_overwrite
 from shoal.cli.output import (
     Columns,
     add_show,
@@ -24,7 +25,7 @@ from shoal.cli.output import (
 )
 from shoal.cli.root import CommandGroup
 from shoal.observe.logs import note
-from shoal.pages.export.part_file import PartFile, Stdout
+from shoal.pages.export.part_file import PartFile, Stdout, check_replace
 from shoal.queue.reasons import reason_text
 
 C = TypeVar("C", bound=Callable[..., Any])
@@ -58,11 +59,23 @@ class ReportFiles:
     def __bool__(self) -> bool:
         return bool(self._files)
 
+    @property
+    def words(self) -> list[str]:
+        """Return the flags that name the files, for a command line."""
+        return [word for format_name, file in self._files.items() for word in (FLAGS[format_name][0], file.name)]
+
+    @property
+    def has_html(self) -> bool:
+        """Return whether one of the files is a report that people read, with every page and its evidence."""
+        return "html" in self._files
+
     def check(self) -> None:
-        """Raise an error if a file cannot be written. Call this before any work is done."""
+        """Raise an error if a file cannot be written, or must not be replaced. Call this before any work is done."""
         for format_name, file in self._files.items():
             with _named_by_its_flag(format_name):
                 file.check()
+            is_ours = partial(FORMATS[format_name].may_replace, file.name)
+            check_replace(file.name, is_ours, may_overwrite(), called=FLAGS[format_name][0])
 
     async def write(self, download: Download) -> list[str]:
         """Write all files; return their names."""

@@ -56,9 +56,11 @@ COLUMNS = ["severity", "code", "count", "example", "fix"]
 LONGEST_EXAMPLE = 80  # characters, so that a long URL does not move the column of fixes out of sight
 
 
-def print_summary(report: Report, store: str | None, earlier: str | None = None) -> None:
+def print_summary(
+    report: Report, store: str | None, earlier: str | None = None, *, has_full_report: bool = False
+) -> None:
     """Print the findings to stdout, most serious first, and everything else to stderr. `earlier`: the crawl with which
-    to compare."""
+    to compare; `has_full_report`: whether the command has written every page with its evidence to a file."""
     rows = []
     for count in report.codes:
         first = next(iter(report.examples.get(count.code, ())), None)
@@ -83,7 +85,7 @@ def print_summary(report: Report, store: str | None, earlier: str | None = None)
             note(f"  {visible(reason)}")
         for reason in verdict.warnings:
             note(f"  Warning: {visible(reason)}")
-    for line in next_steps(report, store, earlier):
+    for line in next_steps(report, store, earlier, has_full_report=has_full_report):
         note(line)
 
 
@@ -100,12 +102,12 @@ def missing_analyzers(report: Report) -> list[str]:
     return lines + [f"Skipped {', '.join(names)}: {visible(reason)}" for reason, names in reasons.items()]
 
 
-def next_steps(report: Report, store: str | None, earlier: str | None) -> list[str]:
+def next_steps(report: Report, store: str | None, earlier: str | None, *, has_full_report: bool = False) -> list[str]:
     """Return advice for the user: how to look at the findings, and then how to prevent new ones."""
     analysis = report.analysis
     where = ["--store", store] if store else []
     steps = []
-    if report.codes:
+    if report.codes and not has_full_report:
         command = shlex.join(["shoal", "analyses", "report", analysis.id, "--html", "report.html", *where])
         steps.append(f"Every page with its evidence: `{command}`")
     if analysis.verdict is None:
@@ -284,7 +286,7 @@ def audit(
     reports.check()
     reduce_collections()
     flags = {"--gate": gate, "--baseline": baseline, "--commit": commit, "--store": store}
-    again = [word for flag, value in flags.items() if value is not None for word in (flag, value)]
+    again = [word for flag, value in flags.items() if value is not None for word in (flag, value)] + reports.words
     results = AuditOutput(reports, annotations, as_json, store, again, quiet)
     return uvloop.run(_audit(request, rules, baseline, ci_commit, results))
 
@@ -379,7 +381,7 @@ async def _print(app: App, analysis: Analysis, output: AuditOutput) -> None:
     else:
         baseline = analysis.options.baseline
         earlier = None if baseline is None else (await analyses.get(baseline)).crawl_id
-        print_summary(report, output.store, earlier)
+        print_summary(report, output.store, earlier, has_full_report=output.reports.has_html)
     if output.annotations:
         print(to_annotations(report), end="", flush=True)
     note_written(written)

@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as with_fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +30,7 @@ from shoal.base.settings_loader import load
 from shoal.base.text import redact_url, shorten
 from shoal.cli.api_client import ApiTarget, store_option
 from shoal.cli.completion import complete_id
+from shoal.cli.crawl_outputs import NO_OUTPUTS, OutputFlags, RememberedOutputs
 from shoal.cli.options import (
     CHANGES,
     LINKS_HELP,
@@ -52,7 +54,7 @@ from shoal.egress import Limits
 from shoal.extract.flags import PageFlag
 from shoal.observe.logs import note
 from shoal.pages.export.output import Outputs
-from shoal.pages.export.table import PageTable, read_fields
+from shoal.pages.export.table import PageTable
 from shoal.pages.page import Page
 from shoal.process.crawl_request import CrawlRequest, read_config, read_id
 from shoal.process.lifetime import StallWatch, quiet, reduce_collections
@@ -88,7 +90,8 @@ AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C
     "--resume",
     metavar="ID",
     shell_complete=complete_id,
-    help="Resume a crawl that was paused or whose process died.",
+    help="Resume a crawl that was paused or whose process died, and complete its output files. `last` is the newest "
+    "crawl.",
 )
 @store_option
 @quiet_option
@@ -112,21 +115,21 @@ def crawl(
 ) -> int:
     """Crawl a site in this process. Ctrl-C pauses the crawl and shows how to resume it; a second Ctrl-C exits
     immediately."""
-    outputs, chosen = Outputs(output, links), (read_fields(fields), explode)
+    files = OutputFlags(output, links, fields, explode)
+    outputs, columns = files.outputs(), files.columns
     given = given_values(options)
     if outputs.from_bodies and resume is None:
         given["keep_bodies"] = True
     if outputs.links and resume is None:
         given["links"] = True
     request = crawl_request(Seeds(urls, seeds_file), crawl_id, resume, given)
+    request = with_fields(request, reads_completed=bool(files.names))
     reduce_collections()
     flags = {"DATABASE_URL": store, "SHOAL_SCREENSHOTS": screenshots and str(Path(screenshots).absolute())}
     if request.config is not None:  # check before anything is stored
-        outputs.fit(table_of(request.config, *chosen))
-    again = [("--output", name) for name in output] + [("--links", name) for name in links]
-    again += [(flag, value) for flag, value in (("--fields", fields), ("--explode", explode)) if value is not None]
+        outputs.fit(table_of(request.config, *columns))
     display = Display("json" if as_json else "rows", quiet)
-    return uvloop.run(_crawl(request, flags, outputs, chosen, [word for pair in again for word in pair], display))
+    return uvloop.run(_crawl(request, flags, files, outputs, display))
 
 
 def crawl_request(seeds: Seeds, crawl_id: str | None, resume: str | None, given: dict[str, Any]) -> CrawlRequest:
@@ -163,14 +166,9 @@ def table_of(config: CrawlConfig, fields: Sequence[str] | None, explode: str | N
 
 
 async def _crawl(
-    request: CrawlRequest,
-    flags: dict[str, str | None],
-    outputs: Outputs,
-    chosen: tuple[Sequence[str] | None, str | None],
-    again: Sequence[str],
-    display: Display,
+    request: CrawlRequest, flags: dict[str, str | None], files: OutputFlags, outputs: Outputs, display: Display
 ) -> int:
-    """Run or resume a crawl. `again`: the output flags, to be repeated in the command that resumes the crawl."""
+    """Run or resume a crawl. A resumed crawl for which the user names no outputs writes those of the earlier run."""
     settings = load(flags).settings
     if request.config is not None:
         outputs.check(may_overwrite())
@@ -178,16 +176,37 @@ async def _crawl(
         if request.more is not None and not display.quiet:
             note("Adding the seeds of the file.")
         crawl = await request.find(app)
+        if request.change is not None and crawl.state is CrawlState.COMPLETED:
+            ignored = ", ".join(map(flag_of, request.change.plain()))
+            note(f"{crawl.id} is completed, so only its outputs are written; ignored: {ignored}")
+        remembered = RememberedOutputs(settings, crawl)
+        earlier = remembered.load() if request.config is None and not files.names else None
+        if earlier is not None:
+            files = replace(earlier, fields=files.fields or earlier.fields, explode=files.explode or earlier.explode)
+            if not display.quiet:
+                note(f"Writing the outputs of the earlier run: {', '.join(files.names)}")
+            outputs = files.outputs()
         if request.config is None:
-            outputs.fit(table_of(crawl.config, *chosen))
+            outputs.fit(table_of(crawl.config, *files.columns))
             outputs.check(may_overwrite())
         if not display.quiet:
             note(first_line(crawl, request.config, settings))
         outputs.check_bodies(crawl.id, crawl.config.keep_bodies)
         outputs.check_links(crawl.id, crawl.config.links)
         target = ApiTarget(flags["DATABASE_URL"])
+        again = [*files.words, *(("--screenshots", shots) if (shots := flags["SHOAL_SCREENSHOTS"]) else ())]
         how_to_go_on = f"{target.command('crawl', '--resume', crawl.id)} {shlex.join(again)}".rstrip()
-        command = CrawlCommand(app, crawl, outputs, how_to_go_on=how_to_go_on, target=target, display=display)
+        is_copied = earlier is None and crawl.state is CrawlState.COMPLETED
+        command = CrawlCommand(
+            app,
+            crawl,
+            outputs,
+            how_to_go_on=how_to_go_on,
+            target=target,
+            display=display,
+            remembered=None if is_copied else remembered,
+            files=files,
+        )
         return await command.run()
 
 
@@ -245,6 +264,8 @@ class CrawlCommand:
         how_to_go_on: str,
         target: ApiTarget,
         display: Display,
+        remembered: RememberedOutputs | None = None,
+        files: OutputFlags = NO_OUTPUTS,
     ) -> None:
         self._app = app
         self._crawl = crawl
@@ -255,6 +276,8 @@ class CrawlCommand:
         self._to_stdout = display.summary_form != "aside" and not outputs.to_stdout  # for the summary
         self._screen: Screen | None = None
         self._local_crawl: LocalCrawl | None = None
+        self._remembered = remembered
+        self._files = files
         self._main = asyncio.current_task()
         self._interrupts = 0
         self._pausing: asyncio.Task[None] | None = None
@@ -289,6 +312,8 @@ class CrawlCommand:
     async def _walk(self) -> None:
         async with LocalCrawl(self._app, self._crawl) as local_crawl:
             self._local_crawl = local_crawl
+            if self._remembered is not None:
+                self._remembered.keep(self._files)
             limits = Limits.of(self._app.settings.egress)
             await self._outputs.open(self._crawl.id, self._app.clock.micros(), limits)
             try:
@@ -296,6 +321,8 @@ class CrawlCommand:
                 if (await local_crawl.status()).crawl.state in TERMINAL:
                     await self._outputs.complete()
                     await self._write_links()
+                    if self._remembered is not None:
+                        self._remembered.forget()
                 elif self._outputs.links:
                     note("The links are written when the crawl has ended.")
             finally:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import click
 from xxhash import xxh3_128_digest
 
 from shoal.app import App, opened
-from shoal.audit.diff_formats import FORMATS, RowFormatName, pieces
+from shoal.audit.diff_formats import COLUMNS, FORMATS, RowFormatName, pieces
 from shoal.base.clock import SystemClock
 from shoal.base.database import Tx
 from shoal.base.errors import InvalidInput, UsageError
@@ -27,8 +28,8 @@ from shoal.crawl.links import CrawlLinks, LinkFilter
 from shoal.crawl.states import CrawlState
 from shoal.egress import Limits
 from shoal.observe.logs import note
-from shoal.pages.export.output import ERROR, ExportFilter, Outputs
-from shoal.pages.export.part_file import PartFile
+from shoal.pages.export.output import ERROR, ExportFilter, Outputs, may_replace
+from shoal.pages.export.part_file import PartFile, check_replace
 from shoal.pages.export.table import PageTable, read_fields
 from shoal.pages.page import Page
 from shoal.pages.store import ANY_ERROR, PageStore
@@ -75,6 +76,7 @@ def diff(before: str, after: str, output: Sequence[str], limit: int, target: Api
     files = {name: (_format_of(name), PartFile(name)) for name in output}
     for _, file in files.values():
         file.check()
+        check_replace(file.name, partial(may_replace, file.name, COLUMNS), may_overwrite())
     settings = target.settings()
     found = run_on(target, lambda api: api.get(at(DIFF, after), against=before, limit=limit))
     for format_name, file in files.values():
@@ -173,10 +175,11 @@ NEXT = {CrawlState.PAUSED: "resume", CrawlState.PENDING: "start", CrawlState.FAI
 def dump(crawl_id: str, output: str, with_secrets: bool, store: str | None, as_json: bool) -> None:
     """Dump a crawl, to load it into a different store. The dump has the options, the frontier and the pages of the
     crawl as JSON lines, but no stored bodies, logs and analyses. The crawl must be paused or have ended."""
-    from shoal.crawl.dump import DumpFile, DumpToStdout
+    from shoal.crawl.dump import DumpFile, DumpToStdout, is_dump
 
     settings = settings_of_store(store, "shoal crawls dump")
     file = DumpToStdout() if output == STANDARD else DumpFile(output)
+    check_replace(output, partial(is_dump, output), may_overwrite())
     lines = asyncio.run(_dump(settings, crawl_id, file, with_secrets))
     if as_json:
         result = {"crawl_id": crawl_id, "lines": lines, "output": output, "secrets": with_secrets}

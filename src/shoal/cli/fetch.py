@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
 from threading import Thread
 from typing import Any, Final, Literal, Self, TypeVar, get_args
 
@@ -22,12 +21,13 @@ from shoal.cli.root import Command
 from shoal.cli.seeds import Seeds
 from shoal.extract.content import content_as
 from shoal.extract.flags import PageFlag
+from shoal.extract.links import Link
 from shoal.library.fetch import fetch as fetch_page
 from shoal.library.page import Page
 from shoal.observe.logs import note
 from shoal.pages.export.formats import JsonLines
-from shoal.pages.export.output import STDOUT
-from shoal.pages.export.part_file import PartFile, Stdout
+from shoal.pages.export.output import STDOUT, may_replace
+from shoal.pages.export.part_file import PartFile, Stdout, check_replace
 
 FetchFormat = Literal["markdown", "html", "text", "links", "json", "screenshot"]
 HTTP_ERROR: Final = 1
@@ -91,9 +91,8 @@ def _file(name: str, form: FetchFormat) -> PartFile | Stdout:
         return Stdout()
     file = PartFile(name)
     file.check()
-    ask = may_overwrite()
-    if ask is not None and Path(name).is_file() and not ask(name, "exists"):
-        raise InvalidInput("--output", f"{name!r} exists", "choose another name, or remove the file first")
+    # Text, documents and images could be anybody's; only rows are known to be ours.
+    check_replace(name, lambda: form in ("links", "json") and may_replace(name, Link._fields), may_overwrite())
     return file
 
 

@@ -14,7 +14,7 @@ from shoal.base.errors import BadConfig, InvalidInput, UsageError
 from shoal.base.text import plural, shorten
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
 from shoal.cli.completion import id_argument
-from shoal.cli.options import ADDED, SECTIONS, read_file, read_rules_file, with_urls_named
+from shoal.cli.options import ADDED, SECTIONS, may_overwrite, read_file, read_rules_file, with_urls_named
 from shoal.cli.output import (
     Columns,
     add_rm,
@@ -32,7 +32,8 @@ from shoal.cli.output import (
 from shoal.cli.root import CommandGroup
 from shoal.cli.seeds import Seeds, batches, seeds_option
 from shoal.observe.logs import note
-from shoal.pages.export.part_file import PartFile
+from shoal.pages.export.output import may_replace
+from shoal.pages.export.part_file import PartFile, check_replace
 from shoal.plan.policy import MOST_SITE_SEEDS
 
 POLICIES = "/api/v1/policies"
@@ -324,9 +325,12 @@ def take_in(file: Path, skip_bad: bool, target: ApiTarget, as_json: bool) -> Non
 @with_api_target
 def export(file: Path, project: str | None, target: ApiTarget) -> None:
     """Write all policies to a .csv or .jsonl file for `import`."""
+    from shoal.plan.policy_file import COLUMNS
+
     kind = "csv" if _kind_of(file) == KINDS[".csv"] else "jsonl"
     try:
         out = PartFile(str(file))
+        check_replace(str(file), partial(may_replace, str(file), COLUMNS), may_overwrite(), called="FILE")
         text = run_on(target, lambda api: api.download(f"{POLICIES}/export", format=kind, project=project))
         out.begin()
     except BadConfig as error:

@@ -308,16 +308,17 @@ FASTER: dict[Speed, Speed] = {"slow": "normal", "normal": "fast", "fast": "max"}
 
 
 def first_line(crawl: Crawl, asked: CrawlConfig | None, settings: Settings) -> str:
-    """Return the first line: the site, the request rate, the reason for this rate, and the option that changes it.
+    """Return the first line: the crawl's id, the site, the request rate, the reason for this rate, and the option that
+    changes it.
     `asked`: the options that the user gave, without defaults; None if the crawl is resumed."""
     if crawl.state is CrawlState.COMPLETED:
         return f"Crawl {crawl.id} is complete; its stored pages are read."
     seeds = crawl.config.seeds
     others = len(seeds) - 1 + crawl.config.more_seeds
     more = f" and {others:,} more" if others else ""
-    what = f"{shorten(redact_url(seeds[0]))}{more} (scope {crawl.config.scope})"
-    verb = "Crawling" if asked is not None else f"Resuming {crawl.id}:"
-    return f"{verb} {what} {_rate_and_why(crawl, asked, settings)}."
+    site, scope = f"{shorten(redact_url(seeds[0]))}{more}", f"(scope {crawl.config.scope})"
+    begin = f"Crawling {site} as {crawl.id}" if asked is not None else f"Resuming {crawl.id}: {site}"
+    return f"{begin} {scope} {_rate_and_why(crawl, asked, settings)}."
 
 
 def _rate_and_why(crawl: Crawl, asked: CrawlConfig | None, settings: Settings) -> str:

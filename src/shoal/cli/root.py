@@ -319,6 +319,8 @@ def _usage(error: click.ClickException) -> UsageError:
     path = context.command_path if context else "shoal"
     if isinstance(error, click.NoSuchOption) and context is not None and (meant := _flag_for(error, context.command)):
         return UsageError(f"No such option '{error.option_name}' (did you mean '{meant}'?)", f'see "{path} --help"')
+    if isinstance(error, click.NoSuchOption) and error.option_name == "--id" and path.endswith(" crawls add"):
+        return UsageError("No such option '--id'", "the id is generated and printed, and --label adds your own name")
     if isinstance(error, click.BadParameter) and error.param is not None and (accepted := _accepted(error.param.type)):
         given, is_wrong, _ = error.message.partition(" is not ")
         if is_wrong:

@@ -28,7 +28,7 @@ from shoal.crawl.frontier.values import RedirectTarget, SitemapRecord, UrlKind, 
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.store import ByDriver
-from shoal.pages.export.part_file import PartFile, translated, unusable
+from shoal.pages.export.part_file import PartFile, ends_of, translated, unusable
 from shoal.pages.page import Page
 from shoal.pages.store import PageStore
 
@@ -279,6 +279,7 @@ BUFFER = 1 << 18
 LONGEST_LINE = 64_000_000  # bytes; the line of a page with its links and details is far shorter
 GZIP_FORMAT = 16 + zlib.MAX_WBITS
 GZIP_MAGIC = b"\x1f\x8b"
+BEGIN = b'{"shoal_frontier":'
 
 
 class DumpFile:
@@ -334,6 +335,17 @@ class DumpToStdout:
             raise translated("stdout", error) from error
 
     def close(self) -> None: ...
+
+
+def is_dump(name: str) -> bool:
+    """Return whether a file begins like a dump."""
+    begin = ends_of(name)
+    if begin.startswith(GZIP_MAGIC):
+        try:
+            begin = zlib.decompressobj(wbits=GZIP_FORMAT).decompress(begin, len(BEGIN))
+        except zlib.error:
+            return False
+    return begin.startswith(BEGIN)
 
 
 def dump_lines(name: str) -> Iterator[bytes]:

@@ -23,6 +23,7 @@ from shoal.base.settings_loader import load
 from shoal.hosts.controller_addresses import ANNOUNCE_EVERY
 from shoal.observe.logs import note
 from shoal.observe.metrics import Metrics
+from shoal.pages.export.part_file import check_replace, ends_of
 from shoal.process.http import address_of, check_exposure, config_of, health_of, open_socket
 from shoal.process.lifetime import watched
 from shoal.process.worker import workers_of
@@ -202,6 +203,7 @@ async def write_first_token(app: App, path: Path) -> None:
     """Create an admin token and write it to a file that only its owner may read, unless the store has a token."""
     if await app.access.tokens.any_made():
         return
+    check_replace(str(path), lambda: ends_of(str(path)).startswith(b"shl_"), called="--first-token-file")
     try:
         make_private(path.parent)
         # The file is opened before the token is created: a token that cannot be written would lock everybody out.

@@ -15,6 +15,7 @@ from shoal.base.text import shorten
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.scope import seeds_of
+from shoal.crawl.states import CrawlState
 
 ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,64}")  # no path traversal
 
@@ -30,12 +31,13 @@ class CrawlRequest:
     trusted: bool = True
     more: Iterator[list[str]] | None = None  # further seeds, in batches, which are added before the crawl starts
     change: CrawlChange | None = None  # changed options of the crawl to resume
+    reads_completed: bool = False  # a completed crawl is only read, so the changes are ignored instead of refused
 
     async def find(self, app: App) -> Crawl:
         """Store the new crawl, or look up the crawl to resume."""
         if self.config is None:
             found = (await app.crawls.get(await app.crawls.whole_id(self.resume or ""))).crawl
-            if self.change is not None:
+            if self.change is not None and not (self.reads_completed and found.state is CrawlState.COMPLETED):
                 found = (await app.crawls.change(found.id, self.change)).crawl
             check_rendering(app, found.config)
             return found

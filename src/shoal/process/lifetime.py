@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Final, Self
 from shoal.base.clock import Clock, SystemClock
 from shoal.base.settings import Settings
 from shoal.base.signals import Signal, Signals
+from shoal.crawl.lifecycle.crawls import KIND as CRAWL_JOB
 from shoal.crawl.lifecycle.transitions import CrawlMoved
 from shoal.observe.logs import Logs, capture_stdlib, silence
+from shoal.queue.moves import JobMoved
+from shoal.queue.states import GrantEnd, JobState
 
 if TYPE_CHECKING:
     from shoal.observe.metrics import Metrics
@@ -38,17 +41,27 @@ def watched(settings: Settings) -> "tuple[Signals, Metrics]":
 
 def quiet(settings: Settings, is_printed: Callable[[Signal], bool] = lambda _: False) -> Signals:
     """Return a signal bus for an interactive command. It logs only warnings, and leaves out messages that the command
-    prints itself, such as state changes of its crawl."""
+    prints itself, such as state changes of its crawl. A crawl that takes over the job of a killed process is not worth
+    a warning either: the command says that it resumes the crawl."""
     silence()
     level = settings.log.but(level="warning")
     logs, signals = Logs(level, SystemClock()), Signals()
 
     def listen(signal: Signal) -> None:
-        if not isinstance(signal, CrawlMoved) and not is_printed(signal):
+        if not isinstance(signal, CrawlMoved) and not _is_takeover(signal) and not is_printed(signal):
             logs.listen(signal)
 
     signals.subscribe(listen)
     return signals
+
+
+def _is_takeover(signal: Signal) -> bool:
+    """Return whether a crawl's job was taken from a worker that is gone, and somebody else can continue it."""
+    match signal:
+        case JobMoved(kind=kind, how=GrantEnd.CRASHED | GrantEnd.EXPIRED, to=JobState.PENDING):
+            return kind == CRAWL_JOB
+        case _:
+            return False
 
 
 # objects; with a lower number, the pages of a commit would be scanned several times before they are stored

@@ -10,6 +10,7 @@ from shoal.audit.reports.html import to_html
 from shoal.audit.reports.report import Report, in_short, to_json
 from shoal.audit.verdict import VERDICTS, Outcome
 from shoal.base.text import visible
+from shoal.pages.export.part_file import ends_of
 
 MOST_CODES: Final = 25
 LONGEST_URL: Final = 200
@@ -66,18 +67,26 @@ FormatName = Literal["html", "json", "junit", "sarif", "markdown", "annotations"
 
 @dataclass(frozen=True, slots=True)
 class ReportFormat:
-    """A report format. `most_per_code`: the maximum number of findings of one code in the report."""
+    """A report format. `most_per_code`: the maximum number of findings of one code in the report; `mark`: text near the
+    beginning or the end of each report, by which Shoal recognizes its own reports."""
 
     media_type: str
     most_per_code: int
     write: Callable[[Report], str]
+    mark: str
+
+    def may_replace(self, name: str) -> bool:
+        """Return whether a file looks like a report in this format."""
+        return re.search(self.mark.encode(), ends_of(name)) is not None
 
 
 FORMATS: Final[Mapping[FormatName, ReportFormat]] = {
-    "html": ReportFormat("text/html; charset=utf-8", 20, to_html),
-    "json": ReportFormat("application/json", 1_000, to_json),
-    "junit": ReportFormat("application/xml", 20, to_junit),
-    "sarif": ReportFormat("application/sarif+json", 200, to_sarif),
-    "markdown": ReportFormat("text/markdown; charset=utf-8", 1, to_markdown),
-    "annotations": ReportFormat("text/plain; charset=utf-8", 1, to_annotations),
+    "html": ReportFormat("text/html; charset=utf-8", 20, to_html, r'<meta name="generator" content="Shoal '),
+    "json": ReportFormat("application/json", 1_000, to_json, r'"generator": ?"Shoal '),
+    "junit": ReportFormat("application/xml", 20, to_junit, r'<testsuites name="Audit of '),
+    "sarif": ReportFormat("application/sarif+json", 200, to_sarif, r'"name": ?"Shoal"'),
+    "markdown": ReportFormat(
+        "text/markdown; charset=utf-8", 1, to_markdown, r"\nAnalysis `[^`\n]+` of crawl `[^`\n]+`\.\n\Z"
+    ),
+    "annotations": ReportFormat("text/plain; charset=utf-8", 1, to_annotations, "^::"),
 }

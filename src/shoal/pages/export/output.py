@@ -16,12 +16,13 @@ from shoal.base.text import shorten
 from shoal.egress import Limits
 from shoal.pages.bodies import BodyLocation, BodyStore, place_of, read_all, within
 from shoal.pages.export.formats import Csv, Format, Json, JsonLines
-from shoal.pages.export.part_file import PartFile, Stdout
+from shoal.pages.export.part_file import MayOverwrite, PartFile, Stdout, check_replace
 from shoal.pages.export.table import DATA, LINK_COLUMNS, PAGE_COLUMNS, PARTS, Columns, PageTable, Row
 from shoal.pages.page import Page
 
 STDOUT = "-"
 LARGEST_RECORD: Final = 4_000_000  # bytes of a file that are read: one record is smaller
+FEW: Final = 10  # columns; a table with more columns, all of them known, was not written by hand
 _OURS: Final = frozenset({*PAGE_COLUMNS, *LINK_COLUMNS, *PARTS})
 MOST_BODIES = 8_000_000  # compressed bytes in memory at the same time, without the data that is built from one page
 
@@ -150,19 +151,12 @@ class Outputs:
             if isinstance(output, FileOutput):
                 output.fit(table)
 
-    def check(self, may_overwrite: Callable[[str, str], bool] | None = None) -> None:
+    def check(self, may_overwrite: MayOverwrite | None = None) -> None:
         """Raise if an output cannot be written. An existing file is replaced if it looks like an output of Shoal's;
         if `may_overwrite` is given, it gets the file's name and a description, and must agree, too."""
         for output in (*self._outputs, *self.links):
             output.check()
-            if not Path(output.name).is_file():
-                continue
-            is_ours = output.may_replace()
-            what = "exists" if is_ours else "exists and does not look like an output of Shoal's"
-            if not (is_ours if may_overwrite is None else may_overwrite(output.name, what)):
-                raise InvalidInput(
-                    "--output", f"{output.name!r} {what}", "choose another name, or remove the file first"
-                )
+            check_replace(output.name, output.may_replace, may_overwrite)
 
     def check_bodies(self, crawl_id: str, kept: bool) -> None:
         """Reject outputs that need stored bodies if the crawl keeps none."""
@@ -311,7 +305,8 @@ class ExportFilter:
 
 def may_replace(name: str, columns: Iterable[str]) -> bool:
     """Return whether a file may be replaced. The file must be empty, or a table; the table must have the columns of the
-    new file, or several columns that all occur in tables of pages or links."""
+    new file, many of them (an earlier version may have written fewer), or several columns that all occur in tables of
+    pages or links."""
     path = Path(name)
     try:
         if not path.stat().st_size:
@@ -319,7 +314,10 @@ def may_replace(name: str, columns: Iterable[str]) -> bool:
         found = _columns(path)
     except (OSError, ValueError, csv.Error):
         return False
-    return found == list(columns) or (len(found) > 1 and all(one in _OURS or one.startswith(DATA) for one in found))
+    wanted = list(columns)
+    if found == wanted or (len(found) > FEW and set(found) <= set(wanted)):
+        return True
+    return len(found) > 1 and all(one in _OURS or one.startswith(DATA) for one in found)
 
 
 def _columns(path: Path) -> list[str]:

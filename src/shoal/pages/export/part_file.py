@@ -2,16 +2,18 @@
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from shoal.base.errors import BackendUnavailable, BadConfig, ShoalError, StorageFull
+from shoal.base.errors import BackendUnavailable, BadConfig, InvalidInput, ShoalError, StorageFull
 from shoal.base.machine import NO_SPACE, open_here, sync_folder
 from shoal.base.text import escaped
 
 BUFFER = 1 << 18
+MayOverwrite = Callable[[str, str], bool]
+"""A function that asks the user whether a file may be replaced; it gets the file's name and a description."""
 
 
 class PartFile:
@@ -120,6 +122,31 @@ def check_place(name: str) -> None:
         raise unusable(name, "its folder does not exist")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise unusable(name, "its folder is not writable")
+
+
+def check_replace(
+    name: str, is_ours: Callable[[], bool], may_overwrite: MayOverwrite | None = None, *, called: str = "--output"
+) -> None:
+    """Raise if a file exists and must not be replaced. Without `may_overwrite`, it is replaced if it is empty or looks
+    like an output of Shoal's, as `is_ours` tells. `called`: the flag that named the file."""
+    path = Path(name)
+    if not path.is_file():
+        return
+    known = not path.stat().st_size or is_ours()
+    what = "exists" if known else "exists and does not look like an output of Shoal's"
+    if not (known if may_overwrite is None else may_overwrite(name, what)):
+        raise InvalidInput(called, f"{name!r} {what}", "choose another name, or remove the file first")
+
+
+def ends_of(name: str, size: int = 4096) -> bytes:
+    """Return the beginning and the end of a file, to recognize it; empty if it cannot be read."""
+    try:
+        with Path(name).open("rb") as file:
+            first = file.read(size)
+            file.seek(max(len(first), file.seek(0, os.SEEK_END) - size))
+            return first + file.read(size)
+    except OSError:
+        return b""
 
 
 def unusable(name: str, why: str, fix: str = "use a file in a folder that exists and is writable") -> ShoalError:

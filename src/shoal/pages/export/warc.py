@@ -17,7 +17,7 @@ from shoal.egress import Headers, Limits
 from shoal.pages import warc
 from shoal.pages.bodies import BodyLocation, place_of
 from shoal.pages.export.output import LARGEST_RECORD
-from shoal.pages.export.part_file import PartFile, translated
+from shoal.pages.export.part_file import PartFile, check_replace, ends_of, translated
 from shoal.pages.page import Page
 from shoal.pages.warc import Record
 
@@ -145,6 +145,7 @@ def is_archive(name: str) -> bool:
 
 ENDING = ".warc.gz"
 INDEX_ENDING = ".cdxj"
+INDEX_BEGIN = re.compile(rb"\S+ \d{14} \{")
 INDEXED = "response"  # a 304 has no content to replay; the response that is still valid precedes it
 
 
@@ -166,6 +167,8 @@ class WarcOutput:
     def check(self) -> None:
         self._file.check()
         self._index.check()
+        name = self._index.name
+        check_replace(name, lambda: INDEX_BEGIN.match(ends_of(name)) is not None)
 
     def may_replace(self) -> bool:
         return is_archive(self.name)
