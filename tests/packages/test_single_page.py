@@ -165,7 +165,7 @@ async def test_exit_codes_tell_pages_from_errors(capsys: pytest.CaptureFixture[s
 
 
 async def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    (tmp_path / "page.md").touch()
+    (tmp_path / "page.md").write_text("before")
     async with serving(ScriptedSite(fish)) as site:
         assert await run("fetch", f"{site.url}/", "--output", "page.md") == 0
     assert (tmp_path / "page.md").read_text() == "# Carp\n\nA **carp**.\n"
@@ -175,7 +175,7 @@ async def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 async def test_only_a_file_with_rows_of_a_page_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.csv").write_text("my own\n")
     async with serving(ScriptedSite(fish)) as site:
-        for form in ("markdown", "links", "json", "screenshot"):
+        for form in ("links", "json"):
             words = ("fetch", f"{site.url}/", "--format", form, "-o", "mine.csv")
             assert await run(*words) == 2
             assert "'mine.csv' exists and does not look like an output of Shoal's" in capsys.readouterr().err

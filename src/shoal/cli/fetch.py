@@ -91,8 +91,8 @@ def _file(name: str, form: FetchFormat) -> PartFile | Stdout:
         return Stdout()
     file = PartFile(name)
     file.check()
-    # Text, documents and images could be anybody's; only rows are known to be ours.
-    check_replace(name, lambda: form in ("links", "json") and may_replace(name, Link._fields), may_overwrite())
+    # Text, documents and images of ours cannot be recognized, so they are replaced, as by other programs that fetch.
+    check_replace(name, lambda: form not in ("links", "json") or may_replace(name, Link._fields), may_overwrite())
     return file
 
 
