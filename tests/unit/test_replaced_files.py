@@ -29,7 +29,7 @@ THERE = "exists and does not look like an output of Shoal's; choose another name
         (("crawls", "diff", "a", "b", "--output", "mine.csv"), "--output"),
         (("crawls", "dump", "a", "--output", "mine.csv"), "--output"),
         (("policies", "export", "mine.csv"), "FILE"),
-        (("fetch", "http://127.0.0.1:1/", "--output", "mine.csv"), "--output"),
+        (("fetch", "http://127.0.0.1:1/", "--format", "links", "--output", "mine.csv"), "--output"),
     ],
 )
 def test_a_file_of_the_user_is_never_replaced(
