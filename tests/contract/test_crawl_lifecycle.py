@@ -281,6 +281,8 @@ async def test_a_completed_crawl_tells_its_other_walkers_to_stop(bench: Bench) -
     assert (await second.turn()).control is Control.STOP
     await second.commits.close(WalkerBatch(), "stop")
     assert await bench.state(crawl) is S.COMPLETED
+    jobs = await bench.database.read(lambda tx: bench.queue.jobs.jobs_of_run(tx, crawl.id))
+    assert {job.state_reason for job in jobs} == {"completed", "drained"}  # nobody stopped the crawl
     await check_ledger(bench, crawl)
 
 
