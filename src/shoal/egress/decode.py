@@ -48,7 +48,8 @@ def decode(raw: bytes, encodings: str, *, limit: int, max_encodings: int) -> byt
     except _TooLarge:
         return DecodingFault(
             "decompressed_too_large",
-            f"Decompressed, the body is larger than the limit of {show_size(limit)}, which for pages is SHOAL_MAX_DECODED.",
+            f"Decompressed, the body is larger than the limit of {show_size(limit)}, "
+            "which for pages is SHOAL_MAX_DECODED.",
         )
     except _Broken as fault:
         return DecodingFault("bad_encoding", f"The body does not match its Content-Encoding: {fault}.")
