@@ -407,6 +407,20 @@ async def test_a_crawl_whose_own_process_is_gone_says_so(bench: Bench) -> None:
     assert again.run_id == crawl.id
 
 
+async def test_a_running_crawl_that_no_worker_has_says_so(bench: Bench) -> None:
+    crawl = await bench.submit(workers=2)
+    walker = await bench.walker(crawl)
+    assert (await bench.state(crawl), await bench.reason(crawl)) == (S.RUNNING, None)
+    await bench.jump(3600)  # the worker was killed, and nobody has noticed
+    assert (await bench.state(crawl), await bench.reason(crawl)) == (S.RUNNING, "unattended")
+    await bench.queue.extend([walker.lease.fence])
+    assert await bench.reason(crawl) is None
+    await walker.commits.hand_back(WalkerBatch(), "shutdown")
+    assert (await bench.state(crawl), await bench.reason(crawl)) == (S.RUNNING, "unattended")
+    await bench.walker(crawl)
+    assert (await bench.state(crawl), await bench.reason(crawl)) == (S.RUNNING, None)
+
+
 # Pause and resume
 
 
