@@ -89,7 +89,7 @@ class InvalidInput(CallerError):
     code = "invalid_input"
 
     def __init__(self, field: str, problem: str, fix: str) -> None:
-        super().__init__(f"{field} {problem}; {fix}.", field=field)
+        super().__init__(f"{field} {problem}; {fix}{'' if fix.endswith('?') else '.'}", field=field)
 
     def called(self, name: Callable[[str], str]) -> ShoalError:
         """Return this error with the field under the name that the caller knows, unless that was done already."""
