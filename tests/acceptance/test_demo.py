@@ -210,6 +210,14 @@ def test_a_fleet_ends_with_a_demo_that_is_killed(start: Start) -> None:
     demo.process.kill()
     demo.finish()  # returns when nobody can write to its stderr any more
     assert demo.processes() == []
+    left = {path.name for path in demo.folder.glob("shoal-*")}
+    assert len(left) >= 2, left  # its store, and the sockets of its control plane
+    again = start("--fleet", "1")
+    again.wait_for("control plane")
+    assert left.isdisjoint(path.name for path in again.folder.glob("shoal-*"))
+    again.interrupt()
+    again.finish()
+    assert again.left_behind() == []
 
 
 @pytest.mark.exhaustive

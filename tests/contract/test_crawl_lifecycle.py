@@ -281,6 +281,8 @@ async def test_a_completed_crawl_tells_its_other_walkers_to_stop(bench: Bench) -
     assert (await second.turn()).control is Control.STOP
     await second.commits.close(WalkerBatch(), "stop")
     assert await bench.state(crawl) is S.COMPLETED
+    jobs = await bench.database.read(lambda tx: bench.queue.jobs.jobs_of_run(tx, crawl.id))
+    assert {job.state_reason for job in jobs} == {"completed", "drained"}  # nobody stopped the crawl
     await check_ledger(bench, crawl)
 
 
@@ -403,6 +405,20 @@ async def test_a_crawl_whose_own_process_is_gone_says_so(bench: Bench) -> None:
     again = await bench.lease(kind=KIND, lane="local/here")
     assert await bench.reason(crawl) is None
     assert again.run_id == crawl.id
+
+
+async def test_a_running_crawl_that_no_worker_has_says_so(bench: Bench) -> None:
+    crawl = await bench.submit(workers=2)
+    walker = await bench.walker(crawl)
+    assert (await bench.state(crawl), await bench.reason(crawl)) == (S.RUNNING, None)
+    await bench.jump(3600)  # the worker was killed, and nobody has noticed
+    assert (await bench.state(crawl), await bench.reason(crawl)) == (S.RUNNING, "unattended")
+    await bench.queue.extend([walker.lease.fence])
+    assert await bench.reason(crawl) is None
+    await walker.commits.hand_back(WalkerBatch(), "shutdown")
+    assert (await bench.state(crawl), await bench.reason(crawl)) == (S.RUNNING, "unattended")
+    await bench.walker(crawl)
+    assert (await bench.state(crawl), await bench.reason(crawl)) == (S.RUNNING, None)
 
 
 # Pause and resume

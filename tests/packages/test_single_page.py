@@ -1,6 +1,7 @@
 """One page, now: `shoal.fetch`, `shoal fetch` and `shoal shell`."""
 
 import asyncio
+import gzip
 import io
 import json
 import sys
@@ -195,6 +196,26 @@ async def test_a_page_of_ten_megabytes_is_cut_and_the_user_is_told(capsys: pytes
     told = capsys.readouterr()
     assert 1_900_000 < len(told.out) < 2_100_000
     assert "only its first part was read" in told.err
+
+
+@pytest.mark.parametrize("encoding", ["", "gzip"])
+async def test_a_page_over_a_limit_names_the_limit_and_blames_no_url(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    setting, body = "SHOAL_MAX_DECODED" if encoding else "SHOAL_MAX_BODY", b"carp " * 1_000
+    monkeypatch.setenv("SHOAL_MAX_BODY", "2KB")
+    monkeypatch.setenv("SHOAL_MAX_DECODED", "4KB")
+
+    def long(path: str) -> Answer:
+        headers = {"Content-Type": "text/html", **({"Content-Encoding": encoding} if encoding else {})}
+        return 200, headers, gzip.compress(body) if encoding else body
+
+    async with serving(ScriptedSite(long)) as site:
+        assert await run("fetch", site.url) == (5 if encoding else 3)
+        told = capsys.readouterr().err
+        assert f"the limit of {'4KB' if encoding else '2KB'}, which for pages is {setting}" in told
+    assert encoding or "change the setting and try again." in told
+    assert "check the URL" not in told
 
 
 async def test_the_shell_has_the_page_and_fetches_others(

@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import shoal
 from shoal.app import opened
 from shoal.base.database import Tx
+from shoal.base.errors import BadConfig
 from shoal.base.ids import CrawlId
 from shoal.base.settings_loader import load
 from shoal.base.url import Url
@@ -87,6 +90,46 @@ def test_a_flag_of_another_crawler_is_recognised(capsys: pytest.CaptureFixture[s
 def test_a_port_is_part_of_the_listening_address(capsys: pytest.CaptureFixture[str], written: str) -> None:
     assert main(["serve", written, "9000"]) == 2
     assert f"No such option '{written}' (did you mean '--listen'?); see" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            ("crawl", "http://one.test/", "--output", "/"),
+            "--output '/' is a folder; name a file that ends in ",
+        ),
+        (("crawl", "http://one.test/", "--output", "new/"), "--output 'new/' is a folder; name a file "),
+        (
+            ("crawl", "http://one.test/", "--links", "/"),
+            "--links '/' is a folder; name a file that ends in ",
+        ),
+        (
+            ("crawl", "http://one.test/", "--fields", "titel", "--output", "a.csv"),
+            "not a field; did you mean title?\n",
+        ),
+        (
+            ("policies", "add", "http://one.test/", "--frequency", "1h", "--set", "crawl_config={depth: 2}"),
+            "--set '{depth: 2}' for crawl_config is not JSON (",
+        ),
+        (("fetch", "http://one.test/", "--store", "foo://"), "--store has a value that is not a store URL; "),
+    ],
+)
+def test_a_wrong_value_is_named_as_it_is(capsys: pytest.CaptureFixture[str], words: Sequence[str], says: str) -> None:
+    assert main(list(words)) in (2, 4)
+    assert says in capsys.readouterr().err
+
+
+async def test_a_wrong_store_is_called_by_its_name_in_the_library() -> None:
+    with pytest.raises(BadConfig, match=r"^store has a value that is not a store URL; "):
+        await shoal.fetch("http://one.test/", store="foo://")
+    with pytest.raises(BadConfig, match=r"^store has a value that is not a store URL; "):
+        await anext(shoal.open("last", store="foo://"))
+
+
+def test_the_frequency_of_a_policy_is_recognised_under_other_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["policies", "add", "http://one.test/", "--every", "5m"]) == 2
+    assert "No such option '--every' (did you mean '--frequency'?); see" in capsys.readouterr().err
 
 
 def test_a_running_crawl_without_a_process_says_so_in_the_list(capsys: pytest.CaptureFixture[str]) -> None:

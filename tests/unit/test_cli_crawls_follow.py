@@ -12,6 +12,7 @@ from shoal.base.clock import FakeClock
 from shoal.base.errors import BackendUnavailable
 from shoal.base.ids import CrawlId
 from shoal.base.settings_loader import load
+from shoal.cli import crawls_follow
 from shoal.cli.api_client import ApiClient
 from shoal.cli.crawls_follow import RetryingApiClient
 from shoal.cli.main import main
@@ -163,3 +164,15 @@ async def test_a_server_that_answered_before_is_given_up_after_a_minute() -> Non
     with pytest.raises(BackendUnavailable):
         await steady.get("/x")
     assert 60 < clock.monotonic() < 62
+
+
+@pytest.mark.parametrize("command", ["wait", "watch"])
+def test_after_ctrl_c_the_command_says_that_the_crawl_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    async def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(crawls_follow, "_until_still", interrupted)
+    assert main(["crawls", command, "one"]) == 130
+    assert f"with `shoal crawls {command} one`." in capsys.readouterr().err

@@ -221,6 +221,9 @@ def test_no_mistyped_command_is_answered_with_one_that_ends_or_removes_something
     ("words", "hint"),
     [
         (["crawls", "open"], 'see "shoal crawls --help"'),
+        (["help"], 'see "shoal --help" for all commands'),
+        (["version"], 'see "shoal --help" for all commands'),
+        (["crawls", "help"], 'see "shoal crawls --help" for all commands'),
         (["crawls", "stpo"], 'see "shoal crawls --help"'),
         (["tokens", "revok"], 'the nearest one is "shoal tokens revoke"'),
         (["tokens", "revo"], 'see "shoal tokens --help"'),

@@ -302,6 +302,10 @@ async def test_a_body_over_the_limit_is_a_failure_and_not_cut(egress: Egress, se
     for path in ("/announced", "/chunked", "/until-the-end"):
         failure = failed(await ask(egress, server, path, limits))
         assert (failure.code, failure.retryable) == ("body_too_large", False)
+        size = " of 10,001 bytes" if path == "/announced" else ""
+        assert failure.message.startswith(
+            f"The server answered 200, but its body{size} is larger than the limit of 10KB, "
+        )
 
 
 async def test_a_body_that_may_be_cut_gives_its_first_bytes(egress: Egress, server: BadServer) -> None:

@@ -133,7 +133,7 @@ async def test_ten_megabytes_of_text_are_written_whole_or_clipped_and_say_so(tmp
         ("", None, "names nothing"),
         ("url,,title", None, "names nothing"),
         ("url,url", None, "twice"),
-        ("titel", None, "did you mean title"),
+        ("titel", None, r"did you mean title\?$"),
         ("data.prise", None, "did you mean data.price"),
         ("data.reviews.author", None, "add --explode reviews"),
         (None, "price", "which has one value"),

@@ -107,7 +107,14 @@ def test_every_reason_that_the_code_can_store_has_words() -> None:
 
 def test_a_job_has_words_for_the_reasons_of_its_crawl_and_its_page() -> None:
     only_of_crawls = crawl_states.REASONS.keys() - REASONS.keys()
-    assert only_of_crawls == {"drained_partly", "no_seed_gave_a_page", "process_gone", "cleanup", "loading"}
+    assert only_of_crawls == {
+        "drained_partly",
+        "no_seed_gave_a_page",
+        "process_gone",
+        "unattended",
+        "cleanup",
+        "loading",
+    }
     assert REASONS.keys() >= PAGE_ERRORS.keys() | BUDGETS | {kind.code for kind in RESPONSES}
 
 

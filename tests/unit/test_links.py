@@ -51,6 +51,26 @@ def test_every_kind_of_link_is_read_in_document_order() -> None:
     assert not found.is_cut
 
 
+@pytest.mark.parametrize(
+    ("html", "text"),
+    [
+        ("<b>Amber Bay</b><span>Shallow and warm</span>", "Amber Bay Shallow and warm"),
+        ("<div>Amber Bay</div>Shallow", "Amber Bay Shallow"),
+        ("Amber Bay<p>Shallow</p>", "Amber Bay Shallow"),
+        ("Amber Bay<br>Shallow", "Amber Bay Shallow"),
+        ("<span><b>Amber</b></span><i><u>Bay</u></i>", "Amber Bay"),
+        ("<b>Amber</b><!-- and --><i>Bay</i>", "Amber Bay"),
+        ("<b>A</b>mber <i>B</i>ay", "Amber Bay"),
+        ("Amber <b>Bay</b>s", "Amber Bays"),
+        ("<b>Amber Bay</b><span>, shallow</span>", "Amber Bay, shallow"),
+        ("<b>Amber</b> <i>Bay</i>", "Amber Bay"),
+    ],
+)
+def test_texts_that_a_browser_shows_apart_are_separate_words(html: str, text: str) -> None:
+    [link] = read(f"<a href=/x>{html}</a>").links
+    assert link.text == text
+
+
 def test_links_and_texts_are_bounded_and_it_is_reported() -> None:
     text = "tea " * 1_900_000
     found = read(f"<a href=/long>{text}</a><a href='/{'u' * 9_000}'>too long</a>" + "<a href=/x>x</a>" * MOST)

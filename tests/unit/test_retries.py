@@ -4,8 +4,8 @@ import pytest
 
 from shoal.egress import Failure, Headers, Response
 from shoal.egress.address import AddressRefusal
-from shoal.egress.curl import explain, refused
-from shoal.egress.exchange import Outcome
+from shoal.egress.curl import explain, refused, too_large
+from shoal.egress.exchange import Limits, Outcome
 from shoal.web.page_fetcher import JITTER, LONGEST_WAIT_SECONDS, Fetched, Retries, may_be_html
 
 URL = "http://a.example/"
@@ -90,8 +90,7 @@ def test_a_timeout_is_retried_once() -> None:
         curl_said(60, "certificate", 18),
         curl_said(60, "certificate", 20),
         curl_said(60, "subject name does not match"),
-        curl_said(23),
-        curl_said(63),
+        failed(too_large("", URL, Limits(), status=200, announced=0)),
         curl_said(100),
         curl_said(1),
         curl_said(3),

@@ -428,3 +428,7 @@ def test_the_user_agent_carries_a_contact_url() -> None:
     own = {"SHOAL_CONTACT": contact, "SHOAL_USER_AGENT": "mybot/1"}
     assert load(env=own).settings.egress.user_agent == "mybot/1 (+https://example.com/bot)"
     assert plain.user_agent == plain.agent
+
+
+def test_a_port_that_is_no_number_is_called_so() -> None:
+    assert "which has a port that is not a number" in refusal(SHOAL_LISTEN="localhost:9000x")

@@ -89,7 +89,7 @@ class InvalidInput(CallerError):
     code = "invalid_input"
 
     def __init__(self, field: str, problem: str, fix: str) -> None:
-        super().__init__(f"{field} {problem}; {fix}.", field=field)
+        super().__init__(f"{field} {problem}; {fix}{'' if fix.endswith('?') else '.'}", field=field)
 
     def called(self, name: Callable[[str], str]) -> ShoalError:
         """Return this error with the caller's name for the field, unless the name was already replaced."""
@@ -388,7 +388,9 @@ class NothingCrawled(OperatorError):
 
     def __init__(self, crawl_id: str | None, why: str) -> None:
         what = "the URL returned no page" if crawl_id is None else f'no seed of crawl "{crawl_id}" returned a page'
-        super().__init__(f"{what} ({why}); check the URL and try again.")
+        # If the reason names a setting, the URL is not the cause.
+        fix = "change the setting" if "SHOAL_" in why else "check the URL"
+        super().__init__(f"{what} ({why}); {fix} and try again.")
 
 
 class ErrorResponse(Struct, frozen=True):

@@ -181,8 +181,10 @@ def read_address(value: object) -> Address:
     if isinstance(value, Address):
         return value
     host, colon, port = read_text(value).rpartition(":")
-    if not colon or not re.fullmatch(r"[0-9]{1,5}", port):
+    if not colon or not port:
         raise ValueError("has no port")
+    if not re.fullmatch(r"[0-9]{1,5}", port):
+        raise ValueError("has a port that is not a number from 0 to 65535")
     if int(port) > 65535:
         raise ValueError("has a port above 65535")
     return Address(_read_host(host), int(port))

@@ -41,7 +41,7 @@ from shoal.cli.output import (
 from shoal.cli.root import Command, CommandGroup
 from shoal.cli.seeds import Seeds, seeds_option
 from shoal.crawl.lifecycle.change import CrawlChange
-from shoal.crawl.lifecycle.crawl_status import LEFT
+from shoal.crawl.lifecycle.crawl_status import LEFT, UNATTENDED
 from shoal.crawl.lifecycle.failed_urls import FailedSeed, FailedUrls
 from shoal.crawl.lifecycle.failed_urls import in_words as seeds_in_words
 from shoal.crawl.states import DRAINED_PARTLY, CrawlState, reason_text
@@ -306,7 +306,7 @@ def _seeds(crawl: dict[str, Any]) -> str:
     return f"{seeds[0]} and {more:,} more" if more else str(seeds[0])
 
 
-SHORT_REASONS = {DRAINED_PARTLY: " (partly)", LEFT: " (its process is gone)"}
+SHORT_REASONS = {DRAINED_PARTLY: " (partly)", LEFT: " (its process is gone)", UNATTENDED: " (no worker)"}
 LISTED: Columns = {
     "id": "id",
     "state": lambda crawl: crawl["state"] + SHORT_REASONS.get(crawl["state_reason"], ""),

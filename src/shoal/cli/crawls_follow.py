@@ -109,7 +109,10 @@ def watch(crawl_id: str, target: ApiTarget, as_json: bool) -> int:
 @with_api_target
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
 def wait(crawl_id: str, timeout_seconds: float | None, target: ApiTarget, as_json: bool) -> int:
-    """Wait until a crawl ends or is paused. The exit code is the same as for `shoal crawl`, or 6 after the timeout."""
+    """Wait until a crawl ends or is paused. Ctrl-C ends the waiting, not the crawl.
+
+    The exit code is the same as for `shoal crawl`, or 6 after the timeout.
+    """
     return at_its_end(target, crawl_id, as_json, timeout_seconds)
 
 
@@ -124,7 +127,8 @@ def at_its_end(target: ApiTarget, crawl_id: str, as_json: bool, timeout_seconds:
             raise WaitTimedOut(f"crawl {crawl_id} did not end", timeout_seconds or 0.0) from None
         return _print_result(status, target, as_json)
 
-    return looking(target, follow)
+    again = target.command("crawls", "wait", crawl_id)
+    return looking(target, follow, f"The crawl goes on; wait for it with `{again}`.")
 
 
 class RetryingApiClient(ApiClient):

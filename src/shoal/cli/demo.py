@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import click
@@ -25,6 +24,7 @@ from shoal.base.errors import BackendUnavailable, NothingCrawled
 from shoal.base.machine import on_stop
 from shoal.base.parsing import Address, is_loopback
 from shoal.base.settings_loader import load
+from shoal.base.temporary_folder import TemporaryFolder
 from shoal.base.text import plural
 from shoal.cli.demo_server import DemoRequest, DemoResponse, DemoServer
 from shoal.cli.demo_site import NAME, TANK_LIST, TANKS, DemoSite
@@ -120,7 +120,7 @@ async def _demo(options: DemoOptions) -> None:
     _stop_cleanly()
     site, receiver = DemoSite(SystemClock(), 0.0 if options.is_fast else SECONDS_PER_PAGE), EventReceiver()
     async with AsyncExitStack() as stack:
-        folder = stack.enter_context(TemporaryDirectory(prefix="shoal-demo-", ignore_cleanup_errors=True))
+        folder = str(stack.enter_context(TemporaryFolder("demo-")))
         flags = SETTINGS | {"SHOAL_DATA_DIR": folder, "DATABASE_URL": f"sqlite:///{folder}/shoal.db"}
         if options.nodes:
             flags |= {"GRPC_ENABLED": "true", "GRPC_LISTEN_ADDR": "127.0.0.1:0"}

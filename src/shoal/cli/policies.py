@@ -353,7 +353,7 @@ def _form(given: dict[str, Any]) -> dict[str, Any]:
         form["labels"] = dict(map(ADDED["labels"].read_text, form["labels"]))
     if "rule_set" in form:
         form["rule_set"] = read_rules_file(form["rule_set"])
-    return form | {name: _json_of(text) for name, text in more.items()}
+    return form | {name: _json_of(name, text) for name, text in more.items()}
 
 
 def _read_field(text: str) -> tuple[str, str]:
@@ -363,10 +363,14 @@ def _read_field(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _json_of(text: str) -> Any:
+def _json_of(name: str, text: str) -> Any:
     try:
         return orjson.loads(text)
-    except orjson.JSONDecodeError:
+    except orjson.JSONDecodeError as error:
+        if text.lstrip()[:1] in ("{", "["):
+            problem = f"{shorten(text)!r} for {name} is not JSON ({error})"
+            fix = 'quote names and text, such as crawl_config={"depth": 2}'
+            raise InvalidInput("--set", problem, fix) from None
         return text  # plain text, so that users need not quote it
 
 

@@ -32,6 +32,11 @@ FLAG_OF = {  # settings that have a flag
     "SHOAL_SERVER": "--server",
     "SHOAL_TOKEN": "--token",
     "SHOAL_TOKEN_FILE": "--token-file",
+    "store": "--store",  # its name in the library, which some commands use
+}
+FLAGS_ELSEWHERE = {  # what users of other tools write, without dashes
+    **dict.fromkeys(("port", "host", "bind"), "--listen"),
+    **dict.fromkeys(("every", "interval", "schedule"), "--frequency"),
 }
 
 
@@ -360,8 +365,9 @@ def _flag_for(error: click.NoSuchOption, command: click.Command) -> str | None:
 
     name = error.option_name.lstrip("-").replace("-", "_")
     known = {flag for param in command.params for flag in param.opts}
-    if name in ("port", "host", "bind") and "--listen" in known:
-        return "--listen"
+    meant = FLAGS_ELSEWHERE.get(name)
+    if meant in known:
+        return meant
     field = CrawlConfig.also_called.get(name, name)
     return FLAGS[field].name if field in FLAGS and FLAGS[field].name in known else None
 
@@ -381,7 +387,7 @@ def _to_stderr(text: str) -> None:
 def _hint(name: str, path: str, known: Iterable[str]) -> str:
     """Return the fix for an unknown command: the nearest command, or the help. A command that ends or removes something
     is only suggested for an obvious typing mistake."""
-    close = nearest(name.lower(), known)
+    close = None if name in ("help", "version") else nearest(name.lower(), known)
     if close is None or (close in HARMFUL and not _is_typo(name.lower(), close)):
         return f'see "{path} --help" for all commands'
     return f'the nearest one is "{path} {close}"'

@@ -2,8 +2,6 @@
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -13,6 +11,7 @@ import uvloop
 from shoal.app import App, opened
 from shoal.base.errors import InvalidInput, NotFound, NothingCrawled
 from shoal.base.settings_loader import load
+from shoal.base.temporary_folder import TemporaryFolder
 from shoal.base.text import plural
 from shoal.cli.api_client import settings_of_store, store_option
 from shoal.cli.completion import id_argument
@@ -174,8 +173,8 @@ async def _apply(rule_set: RuleSet, crawl_id: str, store: str | None, outputs: O
 
 async def _fetched(config: CrawlConfig) -> Page:
     """Return the single page of a crawl in a temporary store."""
-    with TemporaryDirectory(prefix="shoal-rules-") as folder:
-        settings = load({"DATABASE_URL": f"sqlite:///{Path(folder) / 'rules.db'}"}).settings
+    with TemporaryFolder("rules-") as folder:
+        settings = load({"DATABASE_URL": f"sqlite:///{folder / 'rules.db'}"}).settings
         async with opened(settings) as app, LocalCrawl(app, await CrawlRequest(config).find(app)) as local_crawl:
             pages = await local_crawl.next()
             if not pages:

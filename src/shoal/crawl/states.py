@@ -70,6 +70,7 @@ REASONS = JOB_REASONS | {
     DRAINED_PARTLY: message("URLs in quarantine were left out"),
     "no_seed_gave_a_page": message("no seed returned a page"),
     "process_gone": message("its process is gone; continue with `shoal crawl --resume`"),
+    "unattended": message("no worker has it now"),
     "schema_mismatch": message("its store was upgraded while it ran"),
     "cleanup": message("its scan was cleaned up"),
     "loading": message("it is being loaded"),

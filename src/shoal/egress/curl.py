@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import pycurl
 
+from shoal.base.parsing import show_size
 from shoal.egress.address import AddressRefusal, Proxy
-from shoal.egress.exchange import Failure
+from shoal.egress.exchange import Failure, Limits
 
 # Most pages are smaller than this, so they need one read and one callback instead of several.
 _BUFFER_BYTES: Final = 128 * 1024
@@ -69,7 +70,6 @@ _CODES: Final[dict[int, tuple[str, bool, str]]] = {
     _WEIRD: ("protocol_error", False, "The server's response is not valid HTTP."),
     16: ("protocol_error", True, "The server violated the HTTP/2 protocol."),
     _PARTIAL: ("protocol_error", True, "The body is shorter than the server announced."),
-    _WRITE: ("body_too_large", False, "The body is larger than the limit, for pages SHOAL_MAX_BODY."),
     35: ("tls_error", True, "The TLS connection failed."),
     43: ("protocol_error", False, "The server's response is not valid HTTP."),
     _EMPTY: ("empty_reply", True, "The server closed the connection without a response."),
@@ -77,7 +77,6 @@ _CODES: Final[dict[int, tuple[str, bool, str]]] = {
     _RECV: ("connection_lost", True, "The connection was lost."),
     _VERIFY: ("tls_error", False, "The server's certificate is not valid."),
     61: ("protocol_error", False, "The server used a transfer encoding that was not requested."),
-    _FILESIZE: ("body_too_large", False, "The body is larger than the limit, for pages SHOAL_MAX_BODY."),
     77: ("tls_error", False, "The certificate authorities of this machine cannot be read."),
     92: ("protocol_error", True, "The server reset the HTTP/2 stream."),
     _PROXY: ("proxy_error", True, "The proxy refused the connection."),
@@ -108,6 +107,16 @@ def refused(refusal: AddressRefusal, url: str) -> Failure:
     return Failure(
         refusal.code, _BLOCKED_MESSAGES[refusal.code], False, operator_detail=refusal.operator_detail, url=url
     )
+
+
+def too_large(words: str, url: str, limits: Limits, *, status: int, announced: int) -> Failure:
+    """Return the failure for a body that was cut at its limit. `announced`: the Content-Length, or 0."""
+    body = f"its body of {announced:,} bytes" if announced > limits.max_body_bytes else "its body"
+    message = (
+        f"The server answered {status}, but {body} is larger than the limit of {show_size(limits.max_body_bytes)}, "
+        f"which for pages is SHOAL_MAX_BODY and at most SHOAL_MAX_DECODED ({show_size(limits.max_decoded_bytes)})."
+    )
+    return Failure("body_too_large", message, False, operator_detail=words, url=url)
 
 
 def explain(number: int, words: str, url: str, *, verify_result: int, last_line: bytes = b"") -> Failure:

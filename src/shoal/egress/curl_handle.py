@@ -13,7 +13,7 @@ import pycurl
 from msgspec.structs import replace
 
 from shoal.egress.address import AddressRefusal, Proxy
-from shoal.egress.curl import CUT, explain, lock_down, refused
+from shoal.egress.curl import CUT, explain, lock_down, refused, too_large
 from shoal.egress.decode import accept_encoding
 from shoal.egress.exchange import Failure, HeaderPairs, Headers, Limits, Outcome, Request, Response, Signer
 
@@ -151,8 +151,13 @@ class CurlHandle:
         easy = self.easy
         if self._refusal is not None:
             return refused(self._refusal, transfer.url)
-        if number in CUT and (transfer.limits.cut_body or easy.getinfo(pycurl.RESPONSE_CODE) // 100 == 3):
-            return self.response(transfer)
+        if number in CUT:
+            status = int(easy.getinfo(pycurl.RESPONSE_CODE))
+            if transfer.limits.cut_body or status // 100 == 3:
+                return self.response(transfer)
+            length = Headers(_last_block(self._lines, b"".join(self._lines))).get("content-length") or ""
+            announced = int(length) if length.isdecimal() and len(length) < 16 else 0
+            return too_large(words, transfer.url, transfer.limits, status=status, announced=announced)
         last_line = self._lines[-1] if self._lines else b""
         verify_result = easy.getinfo(pycurl.SSL_VERIFYRESULT)
         return self._with_beginning(

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from shoal.base.parsing import show_size
+
 _STEP: Final = 1 << 18
 _ZLIB_STEP: Final = 1 << 22  # each step copies the remaining input
 _GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
@@ -46,7 +48,8 @@ def decode(raw: bytes, encodings: str, *, limit: int, max_encodings: int) -> byt
     except _TooLarge:
         return DecodingFault(
             "decompressed_too_large",
-            f"Decompressed, the body is larger than {limit} bytes, for pages SHOAL_MAX_DECODED.",
+            f"Decompressed, the body is larger than the limit of {show_size(limit)}, "
+            "which for pages is SHOAL_MAX_DECODED.",
         )
     except _Broken as fault:
         return DecodingFault("bad_encoding", f"The body does not match its Content-Encoding: {fault}.")

@@ -8,12 +8,13 @@ import zlib
 from typing import Final, NamedTuple
 
 import msgspec
-from turbohtml import Document, Element
+from turbohtml import Document, Element, Text
 
 from shoal.base.text import encodable
 from shoal.base.url import Canonicalizer, Url, UrlRefusal
 from shoal.extract.encoding import with_encoded_queries
 from shoal.extract.page import LONGEST_URL, forbids_following, refresh_target
+from shoal.extract.text_match import BLOCKS
 
 LARGEST: Final = 100_000_000  # bytes of packed links, decompressed: above what the limits below allow
 MOST: Final = 10_000  # links of one page
@@ -28,6 +29,10 @@ _TAGS: Final = [
 _MEDIA: Final = frozenset({"video", "audio", "source", "track", "embed", "object"})
 _ADDRESS: Final = {"a": "href", "area": "href", "link": "href", "form": "action", "object": "data"}  # others: `src`
 _NO_LINK: Final = ("data:", "javascript:", "mailto:", "tel:", "blob:", "about:")
+_APART: Final = BLOCKS | {"br", "hr", "img", "option"}
+_NESTED: Final = 8  # elements around a text that are searched for one that stands apart
+_MOST_NODES: Final = 1_000  # of a link whose texts are divided
+_ENDS_OF_PHRASES: Final = frozenset(".,;:!?%)]}\u2019\u2026")
 _NO_DOCUMENT: Final = frozenset({"preconnect", "dns-prefetch"})
 
 
@@ -162,7 +167,7 @@ def _link(element: Element) -> WrittenLink | None:
     rel = "" if rel is None else _line(rel)[:LONGEST_REL]
     match tag:
         case "a":
-            text = _line(start_of(element)) or _line(
+            text = _line(_text_of(element)) or _line(
                 " ".join([image.attr("alt") or "" for image in element.find_all("img")[:10]])
             )
             return WrittenLink("a", url, text, rel)
@@ -211,6 +216,61 @@ def start_of(element: Element, glue: str = "") -> str:
         if left <= 0:
             break
     return glue.join(parts)
+
+
+def _text_of(link: Element) -> str:
+    """Return the start of a link's text, with a space between the texts of adjacent elements (`<b>one</b><i>two</i>`)
+    and at the edges of blocks, which browsers show apart. Markup inside a word (`w<b>or</b>d`) does not divide it."""
+    parts: list[str] = []
+    is_glued = False
+    left = 4 * LONGEST_TEXT
+    for part in link.strings:
+        is_glued |= bool(parts) and not parts[-1][-1:].isspace() and not part[:1].isspace()
+        parts.append(part[:left])
+        left -= len(part)
+        if left <= 0:
+            break
+    if not is_glued:
+        return "".join(parts)
+    text, left = "", 4 * LONGEST_TEXT
+    for count, node in enumerate(link.descendants):
+        if count == _MOST_NODES:  # nested elements may contain the same nodes
+            return "".join(parts)
+        if isinstance(node, Text):
+            text += " " + node.data[:left] if text and _begins_apart(node) else node.data[:left]
+            left -= len(node.data)
+            if left <= 0:
+                break
+    return text
+
+
+def _begins_apart(text: Text) -> bool:
+    """Return whether a text of a link begins behind an element that is adjacent to its own, or at the edge of a
+    block."""
+    if text.data[:1] in _ENDS_OF_PHRASES:
+        return False
+    before = _before(text)
+    if before is not None:
+        return isinstance(before, Element) and before.tag in _APART
+    own = text.parent
+    for _ in range(_NESTED):
+        if not isinstance(own, Element) or own.tag == "a":
+            return False
+        if own.tag in _APART:
+            return True
+        before = _before(own)
+        if before is not None:
+            return isinstance(before, Element)
+        own = own.parent
+    return True
+
+
+def _before(node: Element | Text) -> Element | Text | None:
+    """Return the element or text directly before a node."""
+    before = node.previous_sibling
+    while before is not None and not isinstance(before, Element | Text):  # a comment
+        before = before.previous_sibling
+    return before
 
 
 def _line(text: str) -> str:

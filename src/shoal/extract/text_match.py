@@ -8,7 +8,7 @@ from typing import Final
 from turbohtml import Document, Element, Node, Text
 
 MOST_COMPARED: Final = 1_000_000_000  # number of characters of the text times number of blocks of the page
-_BLOCKS: Final = frozenset({
+BLOCKS: Final = frozenset({
     "address", "article", "aside", "blockquote", "body", "caption", "center", "dd", "details", "div", "dl", "dt",
     "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "li",
     "main", "menu", "nav", "ol", "p", "pre", "section", "summary", "table", "tbody", "td", "tfoot", "th", "thead",
@@ -81,7 +81,7 @@ def _blocks(body: Element) -> Iterator[_Block]:
 
 def _block_of(element: Element, body: Element) -> Element:
     for one in (element, *element.ancestors):
-        if isinstance(one, Element) and one.tag in _BLOCKS:
+        if isinstance(one, Element) and one.tag in BLOCKS:
             row = one.closest("tr") if one.tag in _CELLS else None
             return one if row is None or len(row.text) > _LONGEST_ROW else row
     return body

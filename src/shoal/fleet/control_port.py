@@ -6,12 +6,9 @@ A connection that has sent no data yet uses one file descriptor, a forwarded con
 
 import asyncio
 import os
-import shutil
 import socket
-import tempfile
 from collections.abc import Callable
 from itertools import count
-from pathlib import Path
 from typing import Final, cast
 from urllib.parse import quote, unquote
 
@@ -19,6 +16,7 @@ from shoal.access.limits import UNREAD_SECONDS, WARN_EVERY_SECONDS, ConnectionLi
 from shoal.base.errors import BackendUnavailable, BadConfig
 from shoal.base.parsing import Address
 from shoal.base.signals import Signal, Signals
+from shoal.base.temporary_folder import TemporaryFolder
 
 FIRST_BYTE_SECONDS: Final = 10.0
 BACKLOG: Final = 1000
@@ -140,7 +138,7 @@ class ControlPort:
         self._signals = signals
         self._closed = 0  # number of connections closed since the last signal
         self._warned_at = -WARN_EVERY_SECONDS
-        self._folder = Path()
+        self._folder: TemporaryFolder | None = None
         self._numbers = count(1)
         self._peers: dict[str, PeerConnection] = {}
         self._forwarding: set[asyncio.Task[None]] = set()
@@ -149,13 +147,13 @@ class ControlPort:
     def target(self) -> str:
         """Create the folder for the sockets; return the address on which gRPC has to listen."""
         try:
-            self._folder = Path(tempfile.mkdtemp(prefix="shoal-"))
+            folder = self._folder = TemporaryFolder()
         except OSError as error:
             raise BadConfig("TMPDIR", f"cannot be used for sockets ({error.strerror})", TMPDIR_FIX) from None
-        if len(os.fsencode(self._folder)) > LONGEST_FOLDER:
-            self._folder.rmdir()
+        if len(os.fsencode(folder.path)) > LONGEST_FOLDER:
+            folder.remove()
             raise BadConfig("TMPDIR", "is too long for the names of sockets", TMPDIR_FIX)
-        return f"unix:{quote(str(self._folder))}/grpc"
+        return f"unix:{quote(str(folder.path))}/grpc"
 
     async def open(self, listen: Address) -> Address:
         """Listen on an address and return it. If its port was 0, the returned address has the chosen port."""
@@ -199,7 +197,8 @@ class ControlPort:
         for task in self._forwarding:
             task.cancel()
         await asyncio.gather(*self._forwarding, return_exceptions=True)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._folder is not None:
+            self._folder.remove()
 
     def _forward(self, connection: PeerConnection, first: bytes) -> None:
         task = asyncio.create_task(self._connect(connection, first))
@@ -208,7 +207,9 @@ class ControlPort:
 
     async def _connect(self, connection: PeerConnection, first: bytes) -> None:
         """Connect to gRPC from a socket whose name identifies this connection."""
-        path = self._folder / str(next(self._numbers))
+        assert self._folder is not None
+        folder = self._folder.path
+        path = folder / str(next(self._numbers))
         peer = f"unix:{path}"
         forwarding = None
         try:
@@ -216,7 +217,7 @@ class ControlPort:
             forwarding.setblocking(False)
             forwarding.bind(str(path))
             loop = asyncio.get_running_loop()
-            await loop.sock_connect(forwarding, str(self._folder / "grpc"))
+            await loop.sock_connect(forwarding, str(folder / "grpc"))
             path.unlink()
             self._peers[peer] = connection
             end = _ForwardingEnd(lambda: self._peers.pop(peer, None))

@@ -9,12 +9,11 @@ from typing import Any, Self
 
 from shoal.app import App, opened
 from shoal.base.errors import Interrupted, InvalidInput, NothingCrawled
-from shoal.base.settings_loader import load
 from shoal.crawl.crawl import Counts
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import CrawlState
-from shoal.library.page import MOST_BODIES, Page, origin_of, pages_of
+from shoal.library.page import MOST_BODIES, Page, origin_of, pages_of, settings_of
 from shoal.pages.bodies import within
 from shoal.pages.store import PageStore
 from shoal.process.crawl_request import CrawlRequest, read_config, read_id
@@ -56,7 +55,7 @@ async def open(crawl_id: str, *, store: str | None = None) -> AsyncIterator[Page
     so far are returned.
     Pages have content if the crawl keeps bodies (`keep_bodies`).
     """
-    async with opened(load({"DATABASE_URL": store}).settings, existing=True) as app:
+    async with opened(settings_of(store), existing=True) as app:
         crawl = (await app.crawls.get(await app.crawls.whole_id(crawl_id))).crawl
         origin, last = origin_of(app, crawl, crawl.id), 0
         while rows := await app.database.read(
@@ -203,7 +202,7 @@ class _CrawlTask:
 
     async def _run(self) -> CrawlStatus:
         try:
-            async with opened(load({"DATABASE_URL": self.store}).settings) as app:
+            async with opened(settings_of(self.store)) as app:
                 crawl = await self._request.find(app)
                 async with LocalCrawl(app, crawl, with_responses=True) as local_crawl:
                     self._app, self.local_crawl = app, local_crawl

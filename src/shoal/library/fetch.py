@@ -3,8 +3,7 @@
 from typing import Any
 
 from shoal.app import opened
-from shoal.base.settings_loader import load
-from shoal.library.page import Page, origin_of
+from shoal.library.page import Page, origin_of, settings_of
 from shoal.process.page_fetch import fetch_page, read_fetch
 
 
@@ -23,6 +22,6 @@ async def fetch(
     if screenshot:
         options.setdefault("render", "always")
     crawl = read_fetch(url, options, trusted=trust_seeds)
-    async with opened(load({"DATABASE_URL": store}).settings) as app:
+    async with opened(settings_of(store)) as app:
         fetched = await fetch_page(app, crawl, screenshot=screenshot)
         return Page(fetched.crawled, origin_of(app, crawl, None), screenshot=fetched.screenshot)

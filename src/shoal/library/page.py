@@ -9,7 +9,9 @@ from msgspec import Struct
 
 from shoal.app import App
 from shoal.base.clock import from_micros
-from shoal.base.errors import BodyNotKept, NotFound
+from shoal.base.errors import BadConfig, BodyNotKept, NotFound
+from shoal.base.settings import Settings
+from shoal.base.settings_loader import load
 from shoal.base.url import UrlRules
 from shoal.crawl.crawl import Crawl
 from shoal.egress import Failure, HeaderPairs, Limits
@@ -23,6 +25,15 @@ if TYPE_CHECKING:
     from shoal.extract.links import Link
 
 MOST_BODIES: Final = 16_000_000  # limit for the bytes of stored bodies in memory, beside the bodies of pages in use
+
+
+def settings_of(store: str | None) -> Settings:
+    """Return the settings, with this store instead of the configured one. An error calls it `store`, as callers do."""
+    try:
+        return load({"DATABASE_URL": store}).settings
+    except BadConfig as error:
+        is_named = store is not None and error.facts["key"].startswith("DATABASE_URL")
+        raise (error.called("store") if is_named else error) from None
 
 
 class PageOrigin(Struct, frozen=True):

@@ -4,6 +4,7 @@ walker's results, takes the next URLs, and returns whether to continue."""
 from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from shoal.base.database import Conflict, Tx, Work
 from shoal.base.errors import BadConfig, FrontierLost
@@ -254,6 +255,10 @@ class WalkerCommits:
             await self._frontier.release(tx, self._crawl.number, self.fence)
             # If the options have just changed, the new budget may not be used up yet: let the next walker decide.
             made = self._hand_over if is_changed and move.reason in BUDGETS else move
+            if made.reason == Control.STOP.value:
+                state, _ = await self._crawls.store.control(tx, self._crawl.id)
+                if state in (CrawlState.COMPLETED, CrawlState.FAILED):  # by another walker: nobody stopped the crawl
+                    made = replace(made, reason=state.value)
             await self._queue.moves.move_in(tx, made, KIND, self._crawl.id)
 
         await self._run(commit)

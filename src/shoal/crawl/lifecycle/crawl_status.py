@@ -23,6 +23,7 @@ from shoal.queue.queue import Queue
 
 NO_PAGE = "no_seed_gave_a_page"
 LEFT = "process_gone"
+UNATTENDED = "unattended"
 SEEDS_AT_ONCE = 100  # seeds looked up per statement
 MOST_SEEDS = 1000  # maximum number of seeds to look up once one of them has returned a page
 LIVE = states.WALKED | {CrawlState.QUEUED}
@@ -161,8 +162,12 @@ class CrawlReader:
             return CrawlStatus(crawl, counts)
         jobs = await self._queue.jobs.jobs_of_run(tx, crawl.id)
         nodes = sorted({node_of(job.lease_holder) for job in jobs if job.lease_holder is not None})
-        if crawl.state in states.WALKED and await self._is_abandoned(tx, crawl, jobs):
-            return CrawlStatus(replace(crawl, state_reason=LEFT), counts)
+        if crawl.state in states.WALKED and not await self._is_leased(tx, jobs):
+            live = [job for job in jobs if job.finished_at is None]
+            if all(job.lane == local_lane(crawl.id) for job in live):  # workers do not take over such a crawl
+                return CrawlStatus(replace(crawl, state_reason=LEFT), counts)
+            if crawl.state is CrawlState.RUNNING:
+                return CrawlStatus(replace(crawl, state_reason=UNATTENDED), counts)
         why = await self._why(tx, crawl, counts, jobs) if crawl.state is CrawlState.FAILED else ""
         return CrawlStatus(crawl, counts, tuple(nodes), why)
 
@@ -179,14 +184,10 @@ class CrawlReader:
             failed += await self.store.failed_seeds(tx, crawl.number, seeds[start : start + SEEDS_AT_ONCE])
         return tuple(failed), len(failed) == len(seeds)
 
-    async def _is_abandoned(self, tx: Tx, crawl: Crawl, jobs: list[Job]) -> bool:
-        """Return whether the process of a local crawl died without reporting an end. Workers do not take over such a
-        crawl."""
-        live = [job for job in jobs if job.finished_at is None]
-        if any(job.lane != local_lane(crawl.id) for job in live):
-            return False
+    async def _is_leased(self, tx: Tx, jobs: list[Job]) -> bool:
+        """Return whether a process holds one of these jobs. A process that died does not report its end."""
         now = await self.store.now(tx)
-        return not any(job.lease_until is not None and job.lease_until > now for job in live)
+        return any(job.finished_at is None and (job.lease_until or now) > now for job in jobs)
 
     async def _why(self, tx: Tx, crawl: Crawl, counts: Counts, jobs: list[Job]) -> str:
         """Return why a crawl failed: the error of its first failed page, or the error of its jobs."""

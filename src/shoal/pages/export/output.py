@@ -227,7 +227,7 @@ def output_of(name: str) -> Output:
     for ending, make in OUTPUTS.items():
         if name.endswith(ending) and Path(name).name != ending:
             return make(name)
-    raise InvalidInput("--output", f"{name!r} has an unknown extension", f"use one of {', '.join(OUTPUTS)}, or -")
+    raise _unusable("--output", name, OUTPUTS)
 
 
 def is_for_links(name: str) -> bool:
@@ -243,7 +243,13 @@ def links_output_of(name: str) -> FileOutput:
     for ending, make in TABLES.items():
         if name.endswith(ending) and Path(name).name != ending:
             return FileOutput(name, make, LINK_COLUMNS)
-    raise InvalidInput("--links", f"{name!r} has an unknown extension", f"use one of {', '.join(TABLES)}, or -")
+    raise _unusable("--links", name, TABLES)
+
+
+def _unusable(flag: str, name: str, endings: Iterable[str]) -> InvalidInput:
+    if name.endswith("/") or (name and Path(name).is_dir()):
+        return InvalidInput(flag, f"{name!r} is a folder", f"name a file that ends in one of {', '.join(endings)}")
+    return InvalidInput(flag, f"{name!r} has an unknown extension", f"use one of {', '.join(endings)}, or -")
 
 
 # Rarely used formats are imported on demand.
