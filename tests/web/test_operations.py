@@ -11,6 +11,7 @@ from standardwebhooks.webhooks import Webhook as Receiver
 
 from shoal.audit import states as audit_states
 from shoal.audit.analysis import Analysis, AnalysisOptions
+from shoal.audit.analyzer_run import NO_DETAILS
 from shoal.audit.artifacts import Artifact
 from shoal.audit.codes import CODES
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, Severity
@@ -20,7 +21,9 @@ from shoal.audit.verdict import GateInput, judge
 from shoal.base.database import Tx
 from shoal.base.ids import AnalysisId, NodeId
 from shoal.base.url import Url
+from shoal.crawl.crawl import Counts
 from shoal.crawl.frontier.values import key_of
+from shoal.crawl.store import OUTSIDE
 from shoal.events.event import Event, append_events
 from shoal.events.store import EventStore
 from shoal.events.webhook import NewWebhook
@@ -583,6 +586,43 @@ async def test_a_crawl_is_audited_on_its_own_page(shop: ServedController, visito
     assert table == ['"code","severity","page","evidence"', f'"title_missing","error","{other}","{{}}"']
     refused = await visitor.post("/analyses", {"crawl_id": analysis.crawl_id, "back": f"{path}/audit"})
     assert (refused.path, "cannot be analyzed" in refused.text) == (f"{path}/audit", True), refused.text
+
+
+async def test_an_analysis_says_how_many_analyzers_were_skipped(shop: ServedController, visitor: PlainBrowser) -> None:
+    analysis, store = await completed_analysis(shop), shop.app.audit.analyses.store
+
+    async def keep(tx: Tx) -> None:
+        for name, reason in (("links", None), ("headings", NO_DETAILS), ("images", NO_DETAILS), ("own", "No {price}.")):
+            await store.keep(tx, analysis, AnalyzerOutcome(name, None, 0, 1.0, skipped=reason), [], [])
+
+    await shop.app.database.run(keep)
+    for path in (f"/analyses/{analysis.id}", f"/crawls/{analysis.crawl_id}/audit"):
+        seen = await visitor.get(path)
+        assert "Completed 3 of 4 analyzers skipped" in seen.text
+        assert f"2 analyzers were skipped: headings, images. {NO_DETAILS}" in seen.text
+        assert "1 analyzer was skipped: own. No {price}." in seen.text
+        assert f'href="/crawls/new?analyze=yes&amp;from={analysis.crawl_id}"' in seen.html
+    visitor.headers["Accept-Language"] = "fr"
+    assert "relancez-le avec l'option analyze" in (await visitor.get(f"/analyses/{analysis.id}")).text
+
+
+async def test_an_audit_of_a_paused_crawl_says_what_was_not_crawled(
+    shop: ServedController, visitor: PlainBrowser
+) -> None:
+    seeds = b'{"seeds": ["https://example.com/", "https://example.com/tea"]}'
+    crawl_id = (await shop.ask(method="POST", body=seeds)).json["id"]
+    path = f"/crawls/{crawl_id}/audit"
+    assert "not crawled" not in (await visitor.get(path)).text
+    await shop.app.crawls.pause(crawl_id)
+    number, one_page = (await shop.app.crawls.get(crawl_id)).crawl.number, Counts(opened=1, settled=1, pages=1)
+    await shop.app.database.run(lambda tx: shop.app.crawls.store.add_counts(tx, number, OUTSIDE, one_page))
+    left = (await shop.app.crawls.get(crawl_id)).counts.queued
+    shown = f"This crawl is paused, and {left} known URLs were not crawled."
+    assert shown in (await visitor.get(path)).text
+    await shop.app.audit.analyses.submit(crawl_id, AnalysisOptions())
+    [analysis] = await shop.app.audit.analyses.newest()
+    assert shown in (await visitor.get(path)).text
+    assert shown in (await visitor.get(f"/analyses/{analysis.id}")).text
 
 
 async def test_every_table_of_operators_is_a_file_with_the_fields_of_the_api(
