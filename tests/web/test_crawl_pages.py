@@ -108,9 +108,9 @@ async def test_a_search_keeps_its_line_and_filters(shop: ServedController, visit
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("status:running", "Status: is not a qualifier of this list; the nearest one is state:."),
-        ("state:runing", "State: cannot be 'runing'"),
-        ("state:running+state:failed", "State: is given twice"),
+        ("status:running", "status: is not a qualifier of this list; the nearest one is state:."),
+        ("state:runing", "state: cannot be 'runing'"),
+        ("state:running+state:failed", "state: is given twice"),
         ("label:x", "'x' is not a label"),
     ],
 )
@@ -199,7 +199,7 @@ async def test_limits_and_exclusions_are_changed_while_it_runs(shop: ServedContr
     config = (await shop.app.crawls.get(crawl.id)).crawl.config
     assert (config.max_pages, config.exclude, config.depth, config.speed) == (None, ["/calendar/", "/old/"], 7, "slow")
     refused = await visitor.post(f"/crawls/{crawl.id}/options", {"max_pages": "many"})
-    assert "Max_pages cannot be 'many'" in refused.text
+    assert "max_pages cannot be 'many'" in refused.text
 
 
 async def test_an_action_that_the_state_forbids_says_so(shop: ServedController, visitor: PlainBrowser) -> None:

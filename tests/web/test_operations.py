@@ -117,7 +117,7 @@ async def test_all_dead_letters_that_match_are_retried_after_a_question(
 
 async def test_a_wrong_qualifier_is_a_sentence_and_not_an_error_page(visitor: PlainBrowser) -> None:
     for path, problem in (
-        ("/jobs?q=stat:dead", "is not a qualifier of this list; the nearest one is state:"),
+        ("/jobs?q=stat:dead", "stat: is not a qualifier of this list; the nearest one is state:"),
         ("/jobs?q=state:gone", "use one of pending, locked"),
         ("/policies?q=is:new", "use one of due, late, enabled, disabled"),
         ("/analyses?q=state:gone", "use crawl: or state:"),
@@ -225,6 +225,41 @@ async def test_a_policy_is_created_changed_run_and_removed(shop: ServedControlle
     assert "Remove this policy?" in (await visitor.post(f"/policies/{policy_id}/actions", {"action": "remove"})).text
     gone = await visitor.post(f"/policies/{policy_id}/actions", {"action": "remove", "confirmed": "yes"})
     assert "The policy was removed." in gone.text
+
+
+async def test_the_form_of_a_policy_accepts_what_a_newcomer_fills_in(
+    shop: ServedController, visitor: PlainBrowser
+) -> None:
+    page, path = {"url": "https://example.com/prices", "enabled": "yes"}, "/policies/new"
+    empty = await visitor.get(path)
+    prefilled = dict(re.findall(r'<input type="\w+" id="(frequency|cron)".*? value="([^"]*)"', empty.html))
+    for fields, schedule in (({"cron": "0 4 * * *"}, (None, "0 4 * * *")), ({}, ("24h", None))):
+        made = await visitor.post(path, page | prefilled | fields)
+        assert "The policy was created." in made.text
+        stored = (await shop.app.plan.policies.get(made.path.rpartition("/")[2])).form
+        assert (stored.frequency, stored.cron) == schedule
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({}, "Fill in either the page to fetch, or the start URLs of a site."),
+        ({"url": "https://a.example/", "seeds": "https://a.example/"}, "Fill in either the page to fetch, or"),
+        ({"url": "https://a.example/", "frequency": "1h", "cron": "0 4 * * *"}, "Fill in either “Every”, or the cron"),
+        (
+            {"url": "https://a.example/", "crawl_config": "max_pages=500"},
+            "max_pages is an option of crawls, and url is a single page; leave it out, or give",
+        ),
+        ({"url": "http://127.0.0.1/"}, "Page to fetch Has an address or port that is not allowed"),
+        ({"url": "https://a.example/", "frequency": "often"}, "Every 'often' is not"),
+    ],
+)
+async def test_the_form_of_a_policy_names_fields_as_it_labels_them(
+    visitor: PlainBrowser, fields: dict[str, str], problem: str
+) -> None:
+    await visitor.get("/policies/new")
+    refused = await visitor.post("/policies/new", fields)
+    assert (refused.status, problem in refused.text) == (422, True), refused.text
 
 
 async def test_a_secret_of_a_policy_is_not_shown_and_survives_an_edit(
@@ -700,8 +735,8 @@ async def test_a_crawl_is_scheduled_with_its_options_but_not_its_secrets(
     ("text", "problem"),
     [
         ("max_pages", "write each option as name=value."),
-        ("max_pages=1\nmax_pages=2", "has max_pages twice; write it once."),
-        ('{"max_pages"', "is not JSON"),
+        ("max_pages=1\nmax_pages=2", "Has max_pages twice; write it once."),
+        ('{"max_pages"', "Is not JSON"),
         ("max_page=1", "max_page"),
     ],
 )
