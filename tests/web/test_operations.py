@@ -485,6 +485,7 @@ async def test_a_token_is_created_shown_once_and_revoked(shop: ServedController,
     assert "name the node" in refused.text
     made = await visitor.post("/settings/tokens", {"name": "<b>nightly</b>", "role": "operator", "expires_in": "90d"})
     shown = re.search(r"shl_\w+", made.text)
+    assert (made.path, bool(shown)) == ("/settings", True), "the page can be reloaded"
     assert shown
     token = await shop.app.access.tokens.verify(shown[0])
     assert token is not None
@@ -504,7 +505,7 @@ async def test_the_browser_that_creates_the_first_token_stays_signed_in(
     assert "<option>viewer</option>" not in page.html
     made = await visitor.post("/settings/tokens", {"name": "me", "role": "admin"})
     assert "This browser is signed in with the new token." in made.text
-    assert "data-copy" in made.html
+    assert ("data-copy" in made.html, "Sign out" in made.text, made.path) == (True, True, "/settings")
     assert (await shop.ask("/api/v1/tokens")).status == 401
     seen = await visitor.get("/settings")
     assert "<option>viewer</option>" in seen.html
