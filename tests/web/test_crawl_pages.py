@@ -342,7 +342,7 @@ async def test_the_log_is_shown_in_the_language_of_the_reader(shop: ServedContro
         "Modifié : profondeur 4",
     ):
         assert text in seen.text
-    assert "Terminé : 2 pages, 1 erreur, 0 ignorées (la limite de pages est atteinte)" in seen.text
+    assert "Terminé : 2 pages, 1 erreur, ignorées : 0 (la limite de pages est atteinte)" in seen.text
 
 
 # Untrusted text

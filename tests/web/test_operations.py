@@ -554,6 +554,8 @@ async def test_an_analysis_shows_its_verdict_findings_and_baseline(
     assert "Gate failed" in (await visitor.get("/analyses")).text
     page = await visitor.get(f"/analyses/{analysis.id}?code=broken_link")
     assert "broken_link is 2; the gate demands <= 0." in page.text
+    french = PlainBrowser(shop.port, headers={"Accept-Language": "fr"})
+    assert "broken_link vaut 2 ; le seuil exige <= 0." in (await french.get(f"/analyses/{analysis.id}")).text
     assert "alert(1)" in page.text
     assert "<script>alert" not in page.html
     assert "\u202e" not in page.html

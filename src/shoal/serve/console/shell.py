@@ -289,6 +289,8 @@ class Shell:
             "region": self._region,
             "chart": charts,
             "journal_text": journal_texts.text_of,
+            "page_error": journal_texts.page_error,
+            "gate_reason": journal_texts.gate_reason,
             "verbs": VERBS,
             "label_of": label_of,
             "colour_of": colour_of,
