@@ -71,6 +71,12 @@ class Same(dict[str, str]):
         return name
 
 
+def test_a_url_is_broken_between_its_parts_and_stays_harmless() -> None:
+    shown = FORMATS.url("https://a.example/amber-bay/?q=<b>&x=1")
+    parts = ["https://a.example/", "amber-", "bay/?", "q=", "&lt;b&gt;&amp;", "x=", "1"]
+    assert str(shown) == "<wbr>".join(parts)
+
+
 def test_the_error_of_a_page_is_translated() -> None:
     loop = ("redirect_loop", "The redirects form a loop.")
     assert page_error(*loop, FORMATS) == loop[1]
