@@ -248,7 +248,7 @@ async def test_the_form_of_a_policy_accepts_what_a_newcomer_fills_in(
         ({"url": "https://a.example/", "frequency": "1h", "cron": "0 4 * * *"}, "Fill in either “Every”, or the cron"),
         (
             {"url": "https://a.example/", "crawl_config": "max_pages=500"},
-            "max_pages is an option of crawls, and url is a single page; leave it out, or give",
+            "max_pages is an option of crawls, and this policy fetches a single page; leave it out, or crawl a site.",
         ),
         ({"url": "http://127.0.0.1/"}, "Page to fetch Has an address or port that is not allowed"),
         ({"url": "https://a.example/", "frequency": "often"}, "Every 'often' is not"),

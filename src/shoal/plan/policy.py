@@ -142,8 +142,10 @@ class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Raise if a page policy has an option of crawls."""
         for name in self.crawl_config:
             if name in fields_of(CrawlConfig) and name not in {*fields_of(PageConfig), *PageConfig.other_names}:
-                fix = "leave it out, or give seeds instead of url"
-                raise InvalidInput(f"crawl_config.{name}", "is an option of crawls, and url is a single page", fix)
+                fix = "leave it out, or crawl a site"
+                raise InvalidInput(
+                    f"crawl_config.{name}", "is an option of crawls, and this policy fetches a single page", fix
+                )
 
     @property
     def is_site(self) -> bool:
