@@ -20,7 +20,7 @@ class ShownPage:
     @property
     def text(self) -> str:
         """The page without its markup, on one line."""
-        return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", self.html))).strip()
+        return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", self.html.replace("<wbr>", "")))).strip()
 
 
 @dataclass

@@ -6,11 +6,13 @@ from datetime import timedelta
 
 import pytest
 
+from shoal.audit.verdict import REASONS
 from shoal.base.clock import FakeClock
 from shoal.base.errors import InvalidInput
 from shoal.pages.pages import PageSummary
 from shoal.pages.store import ChartFacts
 from shoal.queue.job import Grant
+from shoal.queue.states import JobState
 from shoal.serve.console.charts import (
     Cell,
     Column,
@@ -26,10 +28,11 @@ from shoal.serve.console.charts import (
     treemap,
 )
 from shoal.serve.console.crawl_rows import folder_cells
-from shoal.serve.console.format import ENGLISH, NOTHING, SPACE, Formats, languages
+from shoal.serve.console.format import ENGLISH, NOTHING, SPACE, Formats, label_of, languages
 from shoal.serve.console.forms import parse
 from shoal.serve.console.jobs import held_by
 from shoal.serve.console.shell import local_path
+from shoal.serve.console.texts import gate_reason, page_error
 from shoal.serve.stats import SHARE, Cached
 
 NOW = 1_800_000_000_000_000
@@ -46,6 +49,44 @@ def test_a_share_is_100_or_0_percent_only_if_it_is_all_or_nothing() -> None:
     shares = (None, 0.0, 0.0001, 0.04, 0.123, 0.994, 367 / 368, 0.99999, 1.0)
     words = [NOTHING, "0 %", "0.1 %", "4.0 %", "12 %", "99 %", "99.7 %", "99.9 %", "100 %"]
     assert [plain(FORMATS.percent(share)) for share in shares] == words
+
+
+@pytest.mark.parametrize(
+    ("reason", "french"),
+    [
+        ("a.b is 1.5; the gate demands <= 0.", "a.b vaut 1.5 ; le seuil exige <= 0."),
+        ("The crawl has 2 pages; the gate needs 10.", "Le crawl a 2 pages ; le seuil en exige 10."),
+        ('x was not measured: analyzer "y" {z}.', 'x n\'a pas été mesuré : analyzer "y" {z}.'),
+        ("{one} of a plug-in", "{one} of a plug-in"),
+    ],
+)
+def test_a_reason_of_a_verdict_is_translated(reason: str, french: str) -> None:
+    assert gate_reason(reason, FORMATS) == reason
+    assert gate_reason(reason, FRENCH) == french
+    assert all(gate_reason(one.format_map(Same()), FRENCH) != one.format_map(Same()) for one in REASONS)
+
+
+class Same(dict[str, str]):
+    def __missing__(self, name: str) -> str:
+        return name
+
+
+def test_a_url_is_broken_between_its_parts_and_stays_harmless() -> None:
+    shown = FORMATS.url("https://a.example/amber-bay/?q=<b>&x=1")
+    parts = ["https://a.example/", "amber-", "bay/?", "q=", "&lt;b&gt;&amp;", "x=", "1"]
+    assert str(shown) == "<wbr>".join(parts)
+
+
+def test_the_error_of_a_page_is_translated() -> None:
+    loop = ("redirect_loop", "The redirects form a loop.")
+    assert page_error(*loop, FORMATS) == loop[1]
+    assert page_error(*loop, FRENCH) == "Les redirections forment une boucle."
+    assert page_error("new_code", "Something else.", FRENCH) == "Something else."
+
+
+def test_a_done_job_is_singular_in_french() -> None:
+    assert FRENCH.language(label_of(JobState.DONE)) == "Faite"
+    assert FRENCH.language("{count} skipped", count=1) == "ignorées : 1"
 
 
 @pytest.mark.parametrize(

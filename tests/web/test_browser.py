@@ -273,6 +273,12 @@ def test_without_a_script_a_crawl_is_started_and_stopped_too(visit: Visit, fleet
     page.get_by_role("button", name="Start crawl").click()
     expect(page.locator("h1")).to_have_text(site.address)
     page.goto(f"{visit.address}/crawls/{fleet.submit(site, start=False)}")
+    expect(page.get_by_role("button", name="Keyboard shortcuts")).to_be_hidden()
+    menus = [page.locator(f".preferences {name}").bounding_box() for name in ("#theme", "#language")]
+    assert all(menu and menu["width"] > 70 for menu in menus), f"the menus are cut off: {menus}"
+    page.goto(f"{page.url}/log")
+    expect(page.locator("[data-log]")).to_be_visible()
+    expect(page.locator("#log-filter")).to_be_hidden()
     page.get_by_role("button", name="Stop").click()
     expect(page.locator("h1")).to_have_text("Stop this crawl permanently?")
     page.get_by_role("button", name="Stop").click()

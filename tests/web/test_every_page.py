@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader
 
 from shoal.audit.analyses import KIND as ANALYSIS
 from shoal.audit.analysis import AnalysisOptions
+from shoal.audit.analyzer_run import NO_DETAILS
 from shoal.audit.artifacts import Artifact
 from shoal.audit.finding import AnalyzerOutcome
 from shoal.base.database import Tx
@@ -267,6 +268,7 @@ async def fill_rare(shop: ServedController) -> None:
         AnalyzerOutcome("broken", "it failed", 0, 1.0, files),
         AnalyzerOutcome("odd", "it failed", 0, 1.0, optional=True),
         AnalyzerOutcome("vitals", None, 0, 1.0, skipped="no page was rendered"),
+        AnalyzerOutcome("titles", None, 0, 1.0, skipped=NO_DETAILS),
     ]
 
     async def keep(tx: Tx) -> None:

@@ -11,6 +11,7 @@ from standardwebhooks.webhooks import Webhook as Receiver
 
 from shoal.audit import states as audit_states
 from shoal.audit.analysis import Analysis, AnalysisOptions
+from shoal.audit.analyzer_run import NO_DETAILS
 from shoal.audit.artifacts import Artifact
 from shoal.audit.codes import CODES
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, Severity
@@ -20,7 +21,9 @@ from shoal.audit.verdict import GateInput, judge
 from shoal.base.database import Tx
 from shoal.base.ids import AnalysisId, NodeId
 from shoal.base.url import Url
+from shoal.crawl.crawl import Counts
 from shoal.crawl.frontier.values import key_of
+from shoal.crawl.store import OUTSIDE
 from shoal.events.event import Event, append_events
 from shoal.events.store import EventStore
 from shoal.events.webhook import NewWebhook
@@ -114,7 +117,7 @@ async def test_all_dead_letters_that_match_are_retried_after_a_question(
 
 async def test_a_wrong_qualifier_is_a_sentence_and_not_an_error_page(visitor: PlainBrowser) -> None:
     for path, problem in (
-        ("/jobs?q=stat:dead", "is not a qualifier of this list; the nearest one is state:"),
+        ("/jobs?q=stat:dead", "stat: is not a qualifier of this list; the nearest one is state:"),
         ("/jobs?q=state:gone", "use one of pending, locked"),
         ("/policies?q=is:new", "use one of due, late, enabled, disabled"),
         ("/analyses?q=state:gone", "use crawl: or state:"),
@@ -222,6 +225,41 @@ async def test_a_policy_is_created_changed_run_and_removed(shop: ServedControlle
     assert "Remove this policy?" in (await visitor.post(f"/policies/{policy_id}/actions", {"action": "remove"})).text
     gone = await visitor.post(f"/policies/{policy_id}/actions", {"action": "remove", "confirmed": "yes"})
     assert "The policy was removed." in gone.text
+
+
+async def test_the_form_of_a_policy_accepts_what_a_newcomer_fills_in(
+    shop: ServedController, visitor: PlainBrowser
+) -> None:
+    page, path = {"url": "https://example.com/prices", "enabled": "yes"}, "/policies/new"
+    empty = await visitor.get(path)
+    prefilled = dict(re.findall(r'<input type="\w+" id="(frequency|cron)".*? value="([^"]*)"', empty.html))
+    for fields, schedule in (({"cron": "0 4 * * *"}, (None, "0 4 * * *")), ({}, ("24h", None))):
+        made = await visitor.post(path, page | prefilled | fields)
+        assert "The policy was created." in made.text
+        stored = (await shop.app.plan.policies.get(made.path.rpartition("/")[2])).form
+        assert (stored.frequency, stored.cron) == schedule
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({}, "Fill in either the page to fetch, or the start URLs of a site."),
+        ({"url": "https://a.example/", "seeds": "https://a.example/"}, "Fill in either the page to fetch, or"),
+        ({"url": "https://a.example/", "frequency": "1h", "cron": "0 4 * * *"}, "Fill in either “Every”, or the cron"),
+        (
+            {"url": "https://a.example/", "crawl_config": "max_pages=500"},
+            "max_pages is an option of crawls, and this policy fetches a single page; leave it out, or crawl a site.",
+        ),
+        ({"url": "http://127.0.0.1/"}, "Page to fetch Has an address or port that is not allowed"),
+        ({"url": "https://a.example/", "frequency": "often"}, "Every 'often' is not"),
+    ],
+)
+async def test_the_form_of_a_policy_names_fields_as_it_labels_them(
+    visitor: PlainBrowser, fields: dict[str, str], problem: str
+) -> None:
+    await visitor.get("/policies/new")
+    refused = await visitor.post("/policies/new", fields)
+    assert (refused.status, problem in refused.text) == (422, True), refused.text
 
 
 async def test_a_secret_of_a_policy_is_not_shown_and_survives_an_edit(
@@ -447,6 +485,7 @@ async def test_a_token_is_created_shown_once_and_revoked(shop: ServedController,
     assert "name the node" in refused.text
     made = await visitor.post("/settings/tokens", {"name": "<b>nightly</b>", "role": "operator", "expires_in": "90d"})
     shown = re.search(r"shl_\w+", made.text)
+    assert (made.path, bool(shown)) == ("/settings", True), "the page can be reloaded"
     assert shown
     token = await shop.app.access.tokens.verify(shown[0])
     assert token is not None
@@ -466,7 +505,7 @@ async def test_the_browser_that_creates_the_first_token_stays_signed_in(
     assert "<option>viewer</option>" not in page.html
     made = await visitor.post("/settings/tokens", {"name": "me", "role": "admin"})
     assert "This browser is signed in with the new token." in made.text
-    assert "data-copy" in made.html
+    assert ("data-copy" in made.html, "Sign out" in made.text, made.path) == (True, True, "/settings")
     assert (await shop.ask("/api/v1/tokens")).status == 401
     seen = await visitor.get("/settings")
     assert "<option>viewer</option>" in seen.html
@@ -515,6 +554,8 @@ async def test_an_analysis_shows_its_verdict_findings_and_baseline(
     assert "Gate failed" in (await visitor.get("/analyses")).text
     page = await visitor.get(f"/analyses/{analysis.id}?code=broken_link")
     assert "broken_link is 2; the gate demands <= 0." in page.text
+    french = PlainBrowser(shop.port, headers={"Accept-Language": "fr"})
+    assert "broken_link vaut 2 ; le seuil exige <= 0." in (await french.get(f"/analyses/{analysis.id}")).text
     assert "alert(1)" in page.text
     assert "<script>alert" not in page.html
     assert "\u202e" not in page.html
@@ -583,6 +624,43 @@ async def test_a_crawl_is_audited_on_its_own_page(shop: ServedController, visito
     assert table == ['"code","severity","page","evidence"', f'"title_missing","error","{other}","{{}}"']
     refused = await visitor.post("/analyses", {"crawl_id": analysis.crawl_id, "back": f"{path}/audit"})
     assert (refused.path, "cannot be analyzed" in refused.text) == (f"{path}/audit", True), refused.text
+
+
+async def test_an_analysis_says_how_many_analyzers_were_skipped(shop: ServedController, visitor: PlainBrowser) -> None:
+    analysis, store = await completed_analysis(shop), shop.app.audit.analyses.store
+
+    async def keep(tx: Tx) -> None:
+        for name, reason in (("links", None), ("headings", NO_DETAILS), ("images", NO_DETAILS), ("own", "No {price}.")):
+            await store.keep(tx, analysis, AnalyzerOutcome(name, None, 0, 1.0, skipped=reason), [], [])
+
+    await shop.app.database.run(keep)
+    for path in (f"/analyses/{analysis.id}", f"/crawls/{analysis.crawl_id}/audit"):
+        seen = await visitor.get(path)
+        assert "Completed 3 of 4 analyzers skipped" in seen.text
+        assert f"2 analyzers were skipped: headings, images. {NO_DETAILS}" in seen.text
+        assert "1 analyzer was skipped: own. No {price}." in seen.text
+        assert f'href="/crawls/new?analyze=yes&amp;from={analysis.crawl_id}"' in seen.html
+    visitor.headers["Accept-Language"] = "fr"
+    assert "relancez-le avec l'option analyze" in (await visitor.get(f"/analyses/{analysis.id}")).text
+
+
+async def test_an_audit_of_a_paused_crawl_says_what_was_not_crawled(
+    shop: ServedController, visitor: PlainBrowser
+) -> None:
+    seeds = b'{"seeds": ["https://example.com/", "https://example.com/tea"]}'
+    crawl_id = (await shop.ask(method="POST", body=seeds)).json["id"]
+    path = f"/crawls/{crawl_id}/audit"
+    assert "not crawled" not in (await visitor.get(path)).text
+    await shop.app.crawls.pause(crawl_id)
+    number, one_page = (await shop.app.crawls.get(crawl_id)).crawl.number, Counts(opened=1, settled=1, pages=1)
+    await shop.app.database.run(lambda tx: shop.app.crawls.store.add_counts(tx, number, OUTSIDE, one_page))
+    left = (await shop.app.crawls.get(crawl_id)).counts.queued
+    shown = f"This crawl is paused, and {left} known URLs were not crawled."
+    assert shown in (await visitor.get(path)).text
+    await shop.app.audit.analyses.submit(crawl_id, AnalysisOptions())
+    [analysis] = await shop.app.audit.analyses.newest()
+    assert shown in (await visitor.get(path)).text
+    assert shown in (await visitor.get(f"/analyses/{analysis.id}")).text
 
 
 async def test_every_table_of_operators_is_a_file_with_the_fields_of_the_api(
@@ -660,8 +738,8 @@ async def test_a_crawl_is_scheduled_with_its_options_but_not_its_secrets(
     ("text", "problem"),
     [
         ("max_pages", "write each option as name=value."),
-        ("max_pages=1\nmax_pages=2", "has max_pages twice; write it once."),
-        ('{"max_pages"', "is not JSON"),
+        ("max_pages=1\nmax_pages=2", "Has max_pages twice; write it once."),
+        ('{"max_pages"', "Is not JSON"),
         ("max_page=1", "max_page"),
     ],
 )

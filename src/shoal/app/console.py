@@ -101,7 +101,7 @@ class Console:
             app.crawls, app.frontier_admin, summaries, app.job_admin, app.politeness, app.clock
         )
         crawl = CrawlPage(shell, crawl_figures, app.crawl_removals)
-        analysis = AnalysisPage(shell, analyses)
+        analysis = AnalysisPage(shell, analyses, app.crawls)
         crawl_audit = CrawlAuditPage(shell, app.crawls, analyses, gates, crawl, analysis)
         jobs, job = JobsPage(shell, app.job_admin, app.state_counts.jobs), JobPage(shell, app.job_admin)
         fleet = FleetPage(shell, nodes, self.node_rates, app.fleet.pressures)

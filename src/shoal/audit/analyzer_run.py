@@ -10,8 +10,9 @@ from xxhash import xxh3_64_intdigest
 from shoal.audit.analyzer import Analyzer, Found
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCode, FindingCount
 from shoal.audit.site import Site
-from shoal.base.text import json_of
+from shoal.base.text import json_of, message
 
+NO_DETAILS: Final = message("The crawl stored no page details; crawl again with the option analyze.")
 MOST_CODES: Final = 200  # codes that one analyzer may report in one analysis
 _SIGN = 1 << 63
 
@@ -56,7 +57,7 @@ def run_analyzer(analyzer: Analyzer, site: Site, most_stored: int) -> AnalyzerRe
     keys are stored. Every analysis of an unchanged site chooses the same findings, so two analyses can still be
     compared."""
     if analyzer.needs.details and not site.has_details:
-        raise AnalyzerSkipped("The crawl stored no page details; crawl again with the option analyze.")
+        raise AnalyzerSkipped(NO_DETAILS)
     if analyzer.name in site.load_errors:
         raise AnalyzerError(site.load_errors[analyzer.name])
     codes: dict[str, FindingCode] = {}

@@ -23,6 +23,28 @@ _HOLDS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     "!=": operator.ne,
 }
 
+TOO_FEW_PAGES: Final = message("The crawl has {pages} pages; the gate needs {needed}.")
+FEWER_THAN_BASELINE: Final = message(
+    "The crawl has {pages} pages, less than {percent} % of the {before} pages of the baseline."
+)
+BLOCKED: Final = message("The site refused the crawler: {blocked} of {pages} pages answered 401, 403, 407, 429 or 503.")
+TRAPPED: Final = message("The crawl ran into a trap: {trapped} URLs were quarantined, and {pages} pages fetched.")
+NOT_MEASURED: Final = message("{metric} was not measured: {why}")
+NOT_HELD: Final = message("{metric} is {value}; the gate demands {demand}.")
+NOT_COMPARED: Final = message("{metric} cannot be compared: there is no baseline.")
+ROSE: Final = message("{metric} rose from {before} to {value}; the gate allows an increase of {most}.")
+REASONS: Final = (
+    TOO_FEW_PAGES,
+    FEWER_THAN_BASELINE,
+    BLOCKED,
+    TRAPPED,
+    NOT_MEASURED,
+    NOT_HELD,
+    NOT_COMPARED,
+    ROSE,
+)
+"""The texts of the reasons in verdicts, which are stored in English."""
+
 
 class Outcome(StrEnum):
     """The outcome of a gate, and of each of its rules."""
@@ -131,18 +153,14 @@ def _doubts(gate: Gate, metrics: Metrics, baseline: Metrics | None) -> list[str]
     pages, doubts = metrics["pages"], []
     blocked, trapped = metrics["blocked_pages"], metrics["quarantined_urls"]
     if pages < gate.min_pages:
-        doubts.append(f"The crawl has {pages:g} pages; the gate needs {gate.min_pages}.")
+        doubts.append(TOO_FEW_PAGES.format(pages=f"{pages:g}", needed=gate.min_pages))
     if baseline is not None and pages < baseline["pages"] * gate.min_pages_percent / 100:
-        doubts.append(
-            f"The crawl has {pages:g} pages, less than {gate.min_pages_percent:g} % of the {baseline['pages']:g} pages "
-            "of the baseline."
-        )
+        percent, before = f"{gate.min_pages_percent:g}", f"{baseline['pages']:g}"
+        doubts.append(FEWER_THAN_BASELINE.format(pages=f"{pages:g}", percent=percent, before=before))
     if pages and blocked >= pages * BLOCKED_SHARE:
-        doubts.append(
-            f"The site refused the crawler: {blocked:g} of {pages:g} pages answered 401, 403, 407, 429 or 503."
-        )
+        doubts.append(BLOCKED.format(blocked=f"{blocked:g}", pages=f"{pages:g}"))
     if trapped and trapped >= pages * TRAPPED_SHARE:
-        doubts.append(f"The crawl ran into a trap: {trapped:g} URLs were quarantined, and {pages:g} pages fetched.")
+        doubts.append(TRAPPED.format(trapped=f"{trapped:g}", pages=f"{pages:g}"))
     return doubts
 
 
@@ -152,20 +170,18 @@ def _judge_rule(rule: GateRule, metrics: Metrics, baseline: Metrics | None, meas
 
     missing = _missing(rule.metric, measured)
     if missing is not None:
-        return result(Outcome.INCONCLUSIVE, None, f"{rule.metric} was not measured: {missing}")
+        return result(Outcome.INCONCLUSIVE, None, NOT_MEASURED.format(metric=rule.metric, why=missing))
     value = metrics.get(rule.metric, 0.0)
     if rule.op is not None and rule.threshold is not None:
         holds = _HOLDS[rule.op](value, rule.threshold)
-        return result(
-            _outcome(holds),
-            value,
-            None if holds else f"{rule.metric} is {value:g}; the gate demands {rule.op} {rule.threshold:g}.",
-        )
+        demand = f"{rule.op} {rule.threshold:g}"
+        reason = NOT_HELD.format(metric=rule.metric, value=f"{value:g}", demand=demand)
+        return result(_outcome(holds), value, None if holds else reason)
     if baseline is None:
-        return result(Outcome.INCONCLUSIVE, value, f"{rule.metric} cannot be compared: there is no baseline.")
+        return result(Outcome.INCONCLUSIVE, value, NOT_COMPARED.format(metric=rule.metric))
     earlier, most = baseline.get(rule.metric, 0.0), rule.max_increase or 0.0
     holds = value - earlier <= most
-    reason = f"{rule.metric} rose from {earlier:g} to {value:g}; the gate allows an increase of {most:g}."
+    reason = ROSE.format(metric=rule.metric, before=f"{earlier:g}", value=f"{value:g}", most=f"{most:g}")
     return result(_outcome(holds), value, None if holds else reason, earlier)
 
 

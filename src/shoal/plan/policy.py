@@ -12,8 +12,9 @@ from msgspec.structs import asdict, replace
 from shoal.base.clock import span, to_micros
 from shoal.base.errors import InvalidInput
 from shoal.base.parsing import read_duration, read_pause, read_span
-from shoal.base.request_form import Form, describe, matching
+from shoal.base.request_form import Form, describe, fields_of, matching
 from shoal.base.text import HIDDEN, message
+from shoal.crawl.crawl import CrawlConfig
 from shoal.egress.exchange import hidden_headers
 from shoal.page_jobs.spec import PageConfig, check_config, check_rule_set
 from shoal.plan.schedule import MOST_WINDOWS, Schedule, check_cron, check_frequency, check_windows, read_window, zone
@@ -132,6 +133,7 @@ class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.adaptive is not None and self.frequency is None:
             raise InvalidInput("adaptive", "requires a frequency", "use frequency instead of cron")
         if self.url is not None:
+            self._check_option_names()
             check_config(self.page_config)
             return replace(self, crawl_config=PageConfig.own_names(self.crawl_config))
         if self.rule_set is not None:
@@ -139,6 +141,15 @@ class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.adaptive is not None:
             raise InvalidInput("adaptive", "is only for a page, since a site has no content hash", "leave it out")
         return self
+
+    def _check_option_names(self) -> None:
+        """Raise if a page policy has an option of crawls."""
+        for name in self.crawl_config:
+            if name in fields_of(CrawlConfig) and name not in {*fields_of(PageConfig), *PageConfig.other_names}:
+                fix = "leave it out, or crawl a site"
+                raise InvalidInput(
+                    f"crawl_config.{name}", "is an option of crawls, and this policy fetches a single page", fix
+                )
 
     @property
     def is_site(self) -> bool:

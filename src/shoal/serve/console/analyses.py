@@ -1,16 +1,17 @@
 """Analyses: the list, the page of one analysis with its verdict and findings, and the tab of a crawl with its newest
 analysis."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from starlette.responses import Response
 
 from shoal.audit.analyses import Analyses
 from shoal.audit.analysis import AnalysisOptions
+from shoal.audit.analyzer_run import NO_DETAILS
 from shoal.audit.codes import NOT_CHECKED, not_checked_by
 from shoal.audit.finding import LABELS as SEVERITIES
-from shoal.audit.finding import FindingCount, most_serious_first
+from shoal.audit.finding import AnalyzerOutcome, FindingCount, most_serious_first
 from shoal.audit.gates import Gates
 from shoal.audit.reports.report import MOST_PARTS
 from shoal.audit.states import LABELS, TERMINAL, AnalysisState
@@ -18,8 +19,9 @@ from shoal.audit.store import FindingPlace
 from shoal.audit.verdict import VERDICTS
 from shoal.base.errors import InvalidInput, NotFound, ShoalError
 from shoal.base.text import message, redact_url
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.crawls import Crawls
-from shoal.crawl.states import SETTLED
+from shoal.crawl.states import SETTLED, CrawlState
 from shoal.serve.console.crawl import CrawlPage
 from shoal.serve.console.exports import batched, exported, format_of, listed
 from shoal.serve.console.feed import LivePage
@@ -132,9 +134,10 @@ class AnalysisPage(LivePage):
     regions = ("analysis_head", "analysis")
     template, section, query = "analysis.html", "analyses", ("code", "after")
 
-    def __init__(self, shell: Shell, analyses: Analyses) -> None:
+    def __init__(self, shell: Shell, analyses: Analyses, crawls: Crawls) -> None:
         self._shell = shell
         self._analyses = analyses
+        self._crawls = crawls
 
     @page_endpoint("/analyses/{analysis_id}", "Show an analysis.")
     async def show_analysis(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
@@ -167,6 +170,9 @@ class AnalysisPage(LivePage):
             "not_checked": not_checked_by(analysis),
             "kinds": NOT_CHECKED,
             "outcomes": outcomes,
+            "skipped": skipped_by_reason(outcomes),
+            "no_details": NO_DETAILS,
+            "uncrawled": uncrawled(await self._crawls.get(analysis.crawl_id)),
             "most_parts": MOST_PARTS,
             "is_live": analysis.state not in TERMINAL,
             **await self._chosen(analysis.id, chosen, params.get("after", "")),
@@ -208,6 +214,20 @@ class AnalysisPage(LivePage):
         return exported(made, f"{analysis.id}.{name}", found)
 
 
+def skipped_by_reason(outcomes: Iterable[AnalyzerOutcome]) -> dict[str, list[str]]:
+    """Return the names of the skipped analyzers by the reason."""
+    found: dict[str, list[str]] = {}
+    for one in outcomes:
+        if one.skipped is not None:
+            found.setdefault(one.skipped, []).append(one.analyzer)
+    return found
+
+
+def uncrawled(status: CrawlStatus) -> int:
+    """Return how many known URLs a paused crawl has not crawled; 0 for a crawl that has ended."""
+    return status.counts.queued if status.crawl.state is CrawlState.PAUSED else 0
+
+
 class CrawlAuditPage(LivePage):
     """`/crawls/{crawl_id}/audit`: the newest analysis of a crawl, and the form for a new analysis."""
 
@@ -236,6 +256,7 @@ class CrawlAuditPage(LivePage):
             await self._analyses.newest(limit=OTHERS + 1, crawl_id=status.crawl.id),
         )
         head |= {"analysis": None, "others": found[1:], "can_audit": status.crawl.state in SETTLED}
+        head["uncrawled"] = uncrawled(status)
         if not found:
             return head
         shown = await self._shown.context(view, {**params, "analysis_id": found[0].id})

@@ -1,6 +1,7 @@
 """Formats of the console: numbers, times, badges, translated messages."""
 
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,6 +10,8 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
+
+from markupsafe import Markup, escape
 
 from shoal.access import token
 from shoal.audit import finding, verdict
@@ -87,6 +90,7 @@ SPACE: Final = "\N{NO-BREAK SPACE}"
 LONGEST: Final = 300  # maximum number of characters of one untrusted text
 LONGEST_SENTENCE: Final = 500
 LONGEST_BLOCK: Final = 100_000
+URL_PARTS: Final = re.compile(r"(?<=[/?&=_-])(?<!://)(?=[^/?&=_-])")
 SIZES: Final = ("B", "kB", "MB", "GB", "TB")
 AGES: Final = (
     (86400, message("{count} d ago"), message("in {count} d")),
@@ -227,6 +231,10 @@ class Formats:
         """Return untrusted text on one line: secrets are redacted, deceptive characters are made visible, and long text
         is cut."""
         return "" if value is None else clean(str(value), longest)
+
+    def url(self, value: object, longest: int = LONGEST) -> Markup:
+        """Return untrusted text, treated as in `text`, that can be broken after the parts of a URL."""
+        return Markup("<wbr>").join(escape(part) for part in URL_PARTS.split(self.text(value, longest)))
 
 
 def parted(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

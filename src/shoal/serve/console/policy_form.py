@@ -37,6 +37,11 @@ OF_ONE_RUN: Final = frozenset(
     {"recrawl_of", "baseline", "commit", "more_seeds"}
 )  # options that are meaningful for one crawl only
 OPTION_LISTS: Final = frozenset(name for name, one in fields_of(CrawlConfig).items() if get_origin(one.kind) is list)
+EVERY: Final = "24h"  # the frequency of a new policy if the form has neither a frequency nor a cron expression
+EITHER: Final = (
+    ("url", "seeds", message("Fill in either the page to fetch, or the start URLs of a site.")),
+    ("frequency", "cron", message("Fill in either “Every”, or the cron expression.")),
+)
 CREATED: Final = message("The policy was created.")
 CHANGED: Final = message("The policy was changed.")
 
@@ -52,7 +57,7 @@ class PolicyFormPage:
     @page_endpoint("/policies/new", "Show the form of a policy.", TokenScope.WRITE)
     async def show_new_policy(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         """Show the form, empty or with the seeds and options of the crawl in `crawl`."""
-        values, secrets = {"frequency": "24h", "enabled": "yes"}, list[str]()
+        values, secrets = {"enabled": "yes"}, list[str]()
         if copied := request.http.query_params.get("crawl"):
             known, secrets = repeated((await self._crawls.get(copied)).crawl)
             values |= _as_text(known)
@@ -68,8 +73,13 @@ class PolicyFormPage:
     @form_endpoint("/policies/new", "Create a policy from the form.")
     async def create_policy_from_form(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form = await read_form(request.http)
+        if problems := self._problems(request, form, needs_schedule=False):
+            return self._shown(request, dict(form), problems, "")
         try:
-            policy = await self._policies.make(PolicyForm.read(values_of(form)), audit=request.audit)
+            values = values_of(form)
+            if "cron" not in values:
+                values.setdefault("frequency", EVERY)
+            policy = await self._policies.make(PolicyForm.read(values), audit=request.audit)
         except ShoalError as error:
             return self._refused(request, form, error, "")
         language = self._shell.view(request.http).language
@@ -78,6 +88,8 @@ class PolicyFormPage:
     @form_endpoint("/policies/{policy_id}/edit", "Change a policy with the form.")
     async def change_policy_from_form(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form, policy_id = await read_form(request.http), request.path_param("policy_id")
+        if problems := self._problems(request, form, needs_schedule=True):
+            return self._shown(request, dict(form), problems, policy_id)
         try:
             values = values_of(form)
             for name in ("url", "frequency", "cron", "queue", "rule_set"):
@@ -94,6 +106,17 @@ class PolicyFormPage:
         language = self._shell.view(request.http).language
         return self._shell.redirect(f"/policies/{policy_id}", Notice(language(CHANGED)))
 
+    def _problems(
+        self, request: EndpointRequest[Any, Any], form: ConsoleForm, *, needs_schedule: bool
+    ) -> dict[str, str]:
+        """Return the problems of fields of which exactly one must be filled in."""
+        language, problems = self._shell.view(request.http).language, {}
+        for one, other, words in EITHER:
+            given = bool(form.get(one)) + bool(form.get(other))
+            if given == 2 or (given == 0 and (needs_schedule or one == "url")):
+                problems[one] = language(words)
+        return problems
+
     def _refused(
         self, request: EndpointRequest[Any, Any], form: ConsoleForm, error: ShoalError, policy_id: str
     ) -> Response:
@@ -101,10 +124,10 @@ class PolicyFormPage:
             raise error
         field = str(error.facts.get("field", "url")).partition(".")[0].partition("[")[0].partition(" ")[0]
         known = {*TEXTS, *NUMBERS, *LISTS, "crawl_config", "rule_set", "labels"}
-        if isinstance(error, InvalidInput) and field in LISTS:
-            error = error.called(form.line_of)
+        if isinstance(error, InvalidInput) and field in known:  # the problem is shown below the field
+            error = error.called(form.line_of if field in LISTS else nameless)
         return self._shown(
-            request, dict(form), {field if field in known else "url": sentence(error.message)}, policy_id
+            request, dict(form), {field if field in known else "url": sentence(error.message.strip())}, policy_id
         )
 
     def _shown(
@@ -117,7 +140,7 @@ class PolicyFormPage:
     ) -> Response:
         defaults = {name: "" if one.default is None else one.default for name, one in fields_of(PolicyForm).items()}
         context = {"values": values, "problems": problems, "policy_id": policy_id, "defaults": defaults}
-        context |= {"secrets": secrets}
+        context |= {"secrets": secrets, "every": EVERY}
         return self._shell.page(request.http, "policy_form.html", context, 422 if problems else 200, section="policies")
 
 
@@ -150,6 +173,13 @@ class PolicyImportPage:
         status = 422 if summary is not None and summary.bad and not summary.made else 200
         context = {"values": values, "summary": summary}
         return self._shell.page(request.http, "policy_import.html", context, status, section="policies")
+
+
+def nameless(field: str) -> str:
+    """Return the part of a field's name that its label does not contain: the name of an option, or a place in a list
+    or an object."""
+    _, dot, option = field.partition(".")
+    return option if dot else field.removeprefix(field.partition("[")[0])
 
 
 def values_of(form: ConsoleForm) -> dict[str, Any]:

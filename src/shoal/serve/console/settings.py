@@ -14,7 +14,7 @@ from shoal.base.errors import ShoalError
 from shoal.base.settings import Settings
 from shoal.base.text import message
 from shoal.observe.stats import StoreSize, TableSize
-from shoal.serve.authentication import caller_of, sign_in
+from shoal.serve.authentication import caller_of, is_secure, sign_in
 from shoal.serve.console.exports import batched, listed
 from shoal.serve.console.forms import AnyQuery, form_endpoint, page_endpoint, read_form
 from shoal.serve.console.shell import Shell, carry_out, local_path
@@ -109,6 +109,8 @@ class Storage:
 
 MOST_TOKENS: Final = 200
 ENTRIES: Final = 100
+MADE: Final = "shoal_made"  # the cookie that takes a new token to the page that shows it
+MADE_SECONDS: Final = 30
 BATCH: Final = 500
 ROLES: Final = ("viewer", "operator", "admin", "bot", "node")
 
@@ -132,11 +134,15 @@ class SettingsPage:
 
     @page_endpoint("/settings", "Show the settings.")
     async def show_settings(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        return await self._shown(request)
+        """The page shows a token that was just created, once."""
+        text = request.http.cookies.get(MADE, "")
+        shown = await self._shown(request, text)
+        if text:
+            shown.delete_cookie(MADE, path=self._shell.url("/settings"), httponly=True, samesite="strict")
+        return shown
 
     @form_endpoint("/settings/tokens", "Create a token from the form.", TokenScope.ADMIN)
     async def create_token_from_form(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
-        """The response page shows the token; it is shown only this once."""
         form = await read_form(request.http)
         given = {name: form.get(name) for name in ("name", "role", "expires_in", "node_id") if form.get(name)}
         is_first = not await self._tokens.any_made()
@@ -144,10 +150,12 @@ class SettingsPage:
             minted = await self._tokens.create(TokenRequest.read(given), caller_of(request.http))
         except ShoalError as error:
             return self._shell.refused("/settings", error)
-        shown = await self._shown(request, minted.text)
+        created = self._shell.redirect("/settings")
+        path, secure = self._shell.url("/settings"), is_secure(request.http)
+        created.set_cookie(MADE, minted.text, MADE_SECONDS, path=path, secure=secure, httponly=True, samesite="strict")
         if is_first:  # the browser that created the first token must not be locked out
-            sign_in(request.http, shown, minted.text)
-        return shown
+            sign_in(request.http, created, minted.text)
+        return created
 
     @form_endpoint("/settings/tokens/{token_id}/revoke", "Revoke a token.", TokenScope.ADMIN)
     async def revoke_token_from_form(self, request: EndpointRequest[Nothing, Nothing]) -> Response:

@@ -289,6 +289,8 @@ class Shell:
             "region": self._region,
             "chart": charts,
             "journal_text": journal_texts.text_of,
+            "page_error": journal_texts.page_error,
+            "gate_reason": journal_texts.gate_reason,
             "verbs": VERBS,
             "label_of": label_of,
             "colour_of": colour_of,
@@ -332,8 +334,11 @@ def back_path(request: Request, prefix: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return an error message as a sentence."""
-    text = text[:1].upper() + text[1:]
+    """Return an error message as a sentence. If it begins with user input or with the name of an option, such as `foo:`
+    or `max_pages`, this beginning is not changed."""
+    word = text.partition(" ")[0].rstrip(",;.")
+    text = text[:1].upper() + text[1:] if word.isalpha() else text
+    text = f"URL{text[3:]}" if word == "url" else text
     return text if text.endswith((".", "!", "?", "…")) else f"{text}."
 
 

@@ -1,14 +1,18 @@
-"""Texts about crawls in the reader's language: journal entries, and explanations of URLs."""
+"""Texts in the reader's language: journal entries, explanations of URLs, page errors, and reasons of verdicts."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Final
 
-from shoal.base.text import LONGEST, message
+from shoal.audit.verdict import REASONS as GATE_REASONS
+from shoal.base.text import LONGEST, Sentence, message
 from shoal.crawl.crawl import TRAP
 from shoal.crawl.frontier.explain import UrlExplanation
 from shoal.crawl.journal_messages import JournalEntry, sentence_of
 from shoal.crawl.states import CrawlState
 from shoal.pages.page import Page
+from shoal.queue.reasons import PAGE_ERRORS
 from shoal.serve.console.crawl_rows import quarantine_text
 from shoal.serve.console.format import ENGLISH, Formats
 
@@ -24,6 +28,37 @@ def text_of(entry: JournalEntry, formats: Formats) -> str:
     held = entry.facts.get("skipped", {}).get(TRAP, 0) if "pages" in entry.facts else 0
     state = entry.event.removeprefix("crawl_")
     return f"{words}. {quarantine_text(held, CrawlState(state), formats.language)}" if held else words
+
+
+def page_error(code: str | None, written: str | None, formats: Formats) -> str:
+    """Return why a page failed: the message in its record, or in other languages, the description of its code."""
+    described = PAGE_ERRORS.get(code or "")
+    if formats.language.code == ENGLISH.code or described is None:
+        return formats.text(written or "", LONGEST)
+    text = formats.language(described)
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def gate_reason(reason: str, formats: Formats) -> str:
+    """Return the translated reason of a verdict, or the stored English reason if it has no translation."""
+    return formats.sentence(_recognized(reason, GATE_REASONS), LONGEST)
+
+
+def _recognized(text: str, known: Iterable[str]) -> Sentence:
+    """Return an English text as one of the known texts and its values."""
+    for one in known:
+        if found := _pattern(one).fullmatch(text):
+            return Sentence(one, found.groupdict())
+    return Sentence(text)
+
+
+@cache
+def _pattern(text: str) -> re.Pattern[str]:
+    """Return the pattern of a text. Only its last value may contain spaces."""
+    parts = re.split("[{}]", text)  # words and names of values alternate
+    parts[::2] = [re.escape(words) for words in parts[::2]]
+    parts[1::2] = [f"(?P<{name}>[^ ]+)" for name in parts[1:-2:2]] + [f"(?P<{parts[-2]}>.+)"]
+    return re.compile("".join(parts), re.DOTALL)
 
 
 FACTS: Final[Mapping[str, str]] = {
