@@ -343,7 +343,7 @@ async def late_target(crawler: Crawler, site: ScriptedSite, **config: Any) -> tu
                 break
             await CLOCK.sleep(0.02)
     assert said["redirects_to"] == f"{site.url}/b"
-    assert "which is fetched for a different URL" in said["explanation"]
+    assert "which another URL is already requesting" in said["explanation"]
     return crawl, walking
 
 
