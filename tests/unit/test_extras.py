@@ -1,6 +1,7 @@
 """Extras that are not installed: one sentence with the command, and exit code 4."""
 
 import shlex
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -69,3 +70,13 @@ def test_a_worker_without_the_extra_leaves_analyses_to_others(monkeypatch: pytes
     assert "analysis" in _kinds()
     without("audit", monkeypatch)
     assert _kinds() == ("crawl",)
+
+
+def test_servers_workers_and_crawls_need_no_package_of_another_extra() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('numpy', 'pyarrow', 'trafilatura', 'redis', 'asyncpg'): sys.modules[name] = None\n"
+        "import shoal.app.console, shoal.cli.crawl, shoal.process.controller, shoal.process.worker"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

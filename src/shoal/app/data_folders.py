@@ -33,6 +33,11 @@ def journal_folder(settings: Settings) -> Path:
     return settings.log.project_logs or _store_folder(settings.database) / "logs"
 
 
+def output_folder(settings: Settings) -> Path:
+    """Return the folder that remembers the output files of unfinished crawls."""
+    return _store_folder(settings.database) / "outputs"
+
+
 def _store_folder(settings: DatabaseSettings) -> Path:
     """Return the folder of the SQLite file; for other stores, the data folder."""
     if not settings.url.startswith("sqlite"):

@@ -8,11 +8,10 @@ from typing import Any, Final
 from xxhash import xxh3_64_intdigest
 
 from shoal.audit.analyzer import Analyzer, Found
-from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCode, FindingCount
+from shoal.audit.finding import NO_DETAILS, AnalyzerOutcome, Finding, FindingCode, FindingCount
 from shoal.audit.site import Site
-from shoal.base.text import json_of, message
+from shoal.base.text import json_of
 
-NO_DETAILS: Final = message("The crawl stored no page details; crawl again with the option analyze.")
 MOST_CODES: Final = 200  # codes that one analyzer may report in one analysis
 _SIGN = 1 << 63
 

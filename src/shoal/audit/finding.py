@@ -21,6 +21,8 @@ LABELS = {
     Severity.WARNING: message("Warning"),
     Severity.NOTICE: message("Notice"),
 }
+NO_DETAILS: Final = message("The crawl stored no page details; crawl again with the option analyze.")
+"""Why most analyzers are skipped."""
 
 
 RANKS: Final = {severity: rank for rank, severity in enumerate(Severity)}

@@ -1,7 +1,7 @@
 """The output files of `shoal crawl`, remembered so that `--resume` completes them even if nobody names them again.
 
-They are remembered in the data folder of this machine and not in the store: other machines may share the store, but not
-these files.
+They are remembered in a folder of this machine and not in the store: other machines may share the store, but not these
+files.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from typing import Self
 import msgspec
 from msgspec import Struct
 
+from shoal.app.data_folders import output_folder
 from shoal.base.errors import ShoalError
 from shoal.base.machine import make_private
 from shoal.base.settings import Settings
@@ -20,8 +21,6 @@ from shoal.observe.logs import note
 from shoal.pages.export.output import STDOUT, Outputs
 from shoal.pages.export.part_file import PartFile
 from shoal.pages.export.table import read_fields
-
-FOLDER = "outputs"
 
 
 class OutputFlags(Struct, frozen=True):
@@ -67,7 +66,7 @@ class RememberedOutputs:
     """The output files that a crawl writes in this process, stored until they are complete."""
 
     def __init__(self, settings: Settings, crawl: Crawl) -> None:
-        self._path = settings.database.data_dir / FOLDER / f"{crawl.bodies}.json"
+        self._path = output_folder(settings) / f"{crawl.bodies}.json"
 
     def load(self) -> OutputFlags | None:
         """Return the outputs of an earlier run that did not complete them."""
@@ -98,3 +97,4 @@ class RememberedOutputs:
     def forget(self) -> None:
         with suppress(OSError):  # at worst, the outputs are written once more when the crawl is resumed
             self._path.unlink()
+            self._path.parent.rmdir()  # if it is empty

@@ -8,10 +8,9 @@ from starlette.responses import Response
 
 from shoal.audit.analyses import Analyses
 from shoal.audit.analysis import AnalysisOptions
-from shoal.audit.analyzer_run import NO_DETAILS
 from shoal.audit.codes import NOT_CHECKED, not_checked_by
 from shoal.audit.finding import LABELS as SEVERITIES
-from shoal.audit.finding import AnalyzerOutcome, FindingCount, most_serious_first
+from shoal.audit.finding import NO_DETAILS, AnalyzerOutcome, FindingCount, most_serious_first
 from shoal.audit.gates import Gates
 from shoal.audit.reports.report import MOST_PARTS
 from shoal.audit.states import LABELS, TERMINAL, AnalysisState
