@@ -467,6 +467,7 @@ async def work_on(bench: Bench) -> None:
     await bench.database.run(lambda tx: bench.lanes.return_lane(tx, "n1"))
     await bench.grants(leases[0].fence.job_id)
     await bench.queue.finish(leases[0])
+    await bench.queue.began(leases[0].fence, "n1", 1)
     await bench.queue.fail(leases[1], "no")
     await bench.queue.release(leases[2], "draining")
     await bench.queue.recovery.lose(leases[3], "gone")

@@ -374,13 +374,14 @@ async def test_the_history_of_a_grant_names_its_worker(bench: Bench) -> None:
     assert (grant["ended"], grant["settled"]) == ("done", True)
 
 
-async def test_nothing_is_noted_of_a_grant_that_is_over(bench: Bench) -> None:
+async def test_a_job_that_ended_before_its_process_was_recorded_still_names_it(bench: Bench) -> None:
     job_id = await bench.enqueue()
     late = await bench.lease("w1")
     await bench.queue.release(late, "slice")
     await bench.lease("w2")
     assert not await bench.queue.began(late.fence, "node/n1", 1)
-    assert [grant["pid"] for grant in await bench.grants(job_id)] == [None, None]
+    assert not await bench.queue.began(late.fence, "node/n2", 2)
+    assert [(grant["node"], grant["pid"]) for grant in await bench.grants(job_id)] == [("node/n1", 1), (None, None)]
 
 
 async def test_the_grant_that_a_job_has_now_is_part_of_its_history(bench: Bench) -> None:

@@ -23,10 +23,10 @@ async def test_a_large_screenshot_does_not_stop_the_loop(monkeypatch: pytest.Mon
     monkeypatch.setattr(scraped_page, "source_from", lambda *_: SimpleNamespace(url="", body=b"", content_type=None))
     document: dict[str, Any] = {"page": {"robots": None}}
     fetched = cast(Any, SimpleNamespace(captured=[SimpleNamespace(response=None, rendered=None)]))
-    picture = bytes(30_000_000)
+    picture = bytes(100_000_000)
     working = asyncio.ensure_future(
         add_content(document, ["screenshot"], fetched, picture, cast(Limits, None), 2 * len(picture), Nothing())
     )
-    assert await longest_pause(working) < LONGEST_PAUSE
+    assert await longest_pause(working) < 5 * LONGEST_PAUSE  # on a busy machine; 0.3 if the loop encodes
     assert working.result() is None
-    assert len(json_of(document["content"]["screenshot"])) == 40_000_002
+    assert len(json_of(document["content"]["screenshot"])) == 133_333_338

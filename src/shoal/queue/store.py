@@ -104,10 +104,13 @@ class JobStore:
         return held
 
     async def note(self, tx: Tx, fence: Fence, node: str, pid: int, config: str | None) -> bool:
-        """Record in the grant's history which process works on the job, and with which configuration; return False if
-        the job is no longer locked by this grant."""
+        """Record in the grant's history which process works or worked on the job, and with which configuration; return
+        False if the job is no longer locked by this grant."""
         values = {"job_id": fence.job_id, "epoch": fence.epoch, "node": node, "pid": pid, "config": config}
-        return await tx.execute("note_grant", **values) == 1
+        if await tx.execute("note_grant", **values):
+            return True
+        await tx.execute("note_past_grant", **values)
+        return False
 
     async def set_attempts(self, tx: Tx, fence: Fence, attempts: int) -> bool:
         """Change the maximum number of attempts of a leased job; return False if a different process moved the job, or

@@ -89,6 +89,11 @@ SELECT j.id, j.lease_epoch, j.lease_holder, j.granted_at, :node, :pid, :config F
 WHERE j.id = :job_id AND j.lease_epoch = :epoch AND CASE WHEN j.state = 'locked' THEN TRUE ELSE FALSE END
 ON CONFLICT (job_id, epoch) DO UPDATE SET node = excluded.node, pid = excluded.pid, config = excluded.config;
 
+-- name: note_past_grant
+-- Record the process that worked on a grant, if the job ended before the process was recorded.
+UPDATE job_grant SET node = :node, pid = :pid, config = :config
+WHERE job_id = :job_id AND epoch = :epoch AND pid IS NULL;
+
 -- name: grants_of_job
 -- Return the history of a job, oldest grant first; a current grant without a history row is taken from the job's row.
 SELECT epoch, holder, granted_at, settled, ended_at, ended, error, node, pid, config
