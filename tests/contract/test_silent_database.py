@@ -117,6 +117,7 @@ async def test_a_pool_whose_connections_all_wait_for_lost_answers_recovers(
     units = [asyncio.create_task(patient.run(cut_off)) for _ in range(2)]
     async with asyncio.timeout(BOUND):
         await together.wait()
+        await CLOCK.sleep(0.1)  # so that both are overdue when the server is asked: it is not asked again for one alone
         while True:
             try:
                 await patient.run(write)
