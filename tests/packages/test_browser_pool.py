@@ -280,7 +280,7 @@ async def test_no_browser_outlives_its_process(chromium: str, tmp_path: Path, st
         if stopped:
             os.kill(pid, signal.SIGSTOP)
         owner.kill()
-        owner.wait()
+        owner.wait(30)
         if stopped:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr("tempfile.tempdir", str(tmp_path))

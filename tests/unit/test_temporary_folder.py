@@ -44,7 +44,7 @@ def test_the_folder_of_a_killed_process_is_removed_by_the_next_one_but_no_other(
         with TemporaryFolder() as folder:
             assert set(root.iterdir()) == {mine, living, killed, folder}
         owner.kill()
-        owner.wait()
+        owner.wait(30)
         with TemporaryFolder() as folder:
             assert set(root.iterdir()) == {mine, living, folder}
 

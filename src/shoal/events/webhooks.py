@@ -137,7 +137,7 @@ class Webhooks:
         return await self._database.run(commit)
 
     async def replay_time(self, webhook_id: str, since: int, until: int, *, audit: AuditHook = no_audit) -> int:
-        """Of the events in a time range, send again those to which the webhook subscribes; return their number."""
+        """Send the events in a time range again, if the webhook subscribes to them; return their number."""
         if since >= until:
             raise InvalidInput("since", "is not before until", "swap them")
         count, after = 0, (since, 0)

@@ -56,7 +56,7 @@ async def end_group(tx: Tx, signals: Signals, group: Group, state: GroupState, r
 
 
 async def end_groups_without_jobs(tx: Tx, signals: Signals, group_ids: Iterable[str]) -> None:
-    """Of these groups, end those whose last job has ended. Call this in the commit that ends the jobs. The groups are
+    """End each of these groups whose last job has ended. Call this in the commit that ends the jobs. The groups are
     locked."""
     for group_id in group_ids:
         if (group := await GroupStore().lock_ended(tx, group_id)) is not None:

@@ -222,7 +222,7 @@ class SqlLanes:
         return _TurnOutcome(moved, counted, leased, await tx.one("any_due") is not None, True)
 
     async def _note_returned(self, tx: Tx, moves: Sequence[Move], outcome: _TurnOutcome) -> None:
-        """Of the moved jobs, make those available that wait again without a pause."""
+        """Make the moved jobs available that wait again without a pause."""
         again = [move.job_id for move in moves if _waits_again(move) and move.job_id in outcome.moved]
         await self._available.note(tx, again, again)
 

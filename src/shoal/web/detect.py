@@ -102,7 +102,7 @@ class Choice(Enum):
 
 
 class PageKinds:
-    """What one walker has learned about the kinds of pages in its crawl."""
+    """Knowledge of one walker about the kinds of pages in its crawl."""
 
     def __init__(self) -> None:
         self._needs: dict[str, bool] = {}

@@ -54,7 +54,7 @@ class JobRow:
 
     @property
     def is_run(self) -> bool:
-        """Whether the job belongs to a crawl or an analysis; then the actions are on the page of that crawl or
+        """Return whether the job belongs to a crawl or an analysis. If so, the actions are on the page of that crawl or
         analysis."""
         return self.job.kind in RUN_KINDS
 
